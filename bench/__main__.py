@@ -20,6 +20,7 @@ MODULES = {  # each holds a command `main`
     "caches": "bench.calls.caches",
     "less-memory": "bench.calls.less_memory",
     "compile-memory": "bench.shapes.compile_memory",
+    "imposed": "bench.texts.imposed",
     "edits": "bench.texts.edits",
     "exact-answers": "bench.texts.exact_answers",
     "long-texts": "bench.texts.long_texts",

@@ -14,10 +14,9 @@ from bench.measurement import activations_option, check_activations, format_opti
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
 from mxspec.compile.planning.plan import plan_without_weights
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import Quartiles, median, quartiles
-from mxspec.evaluate.bench.model.calls import CallBench, repeated
-from mxspec.evaluate.bench.read_ceiling import Pair, PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
+from mxspec.evaluate.bench.calls import CallBench, repeated
+from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, trials_of
+from mxspec.evaluate.bench.machine import Pair, PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.evaluate.result import Result
 from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread

@@ -13,8 +13,7 @@ from bench.measurement import format_option, measurement, repetitions_option
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
 from mxspec.compile.planning.plan import plan_without_weights
-from mxspec.evaluate.bench.harness import seconds_of, trials_of
-from mxspec.evaluate.bench.medians import Quartiles, median, quartiles
+from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread

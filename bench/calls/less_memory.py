@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bench.measurement import bundle_argument, measurement
 from bench.results import LessMemoryResult, MemoryTrial
-from mxspec.evaluate.bench.model.calls import CallBench, ModelBench
+from mxspec.evaluate.bench.calls import CallBench, ModelBench
 from mxspec.runtime import ops
 from mxspec.runtime.models.weight_reads import read_bytes
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.result import Result
 
 SETTINGS = frozenset({"temperature", "imposed_acceptance"})  # floats that the user chose

@@ -8,6 +8,9 @@ from bench.calls.caches import CachesResult
 from bench.calls.head import HeadResult
 from bench.calls.profile_result import ProfileResult
 from bench.compare.result import CompareResult
+from bench.documents.old_batch import BatchResult
+from bench.documents.old_columns import ColumnsResult
+from bench.documents.old_speculate import SpeculateResult
 from bench.kernels.floor import FloorResult
 from bench.kernels.ops_result import OpsResult
 from bench.llama_cpp.accuracy import AccuracyResult
@@ -26,17 +29,14 @@ from bench.results import (
 )
 from bench.servers.result import GrammarAttackResult
 from mxspec.evaluate.accuracy.result import Accuracy
-from mxspec.evaluate.bench.batch.result import BatchResult
-from mxspec.evaluate.bench.columns.result import ColumnsResult
-from mxspec.evaluate.bench.model.result import ModelResult
+from mxspec.evaluate.bench.model import ModelResult
 from mxspec.evaluate.bench.records import Record, read_record
 from mxspec.evaluate.bench.serve.result import ServeResult
-from mxspec.evaluate.bench.speculate.result import SpeculateResult
-from mxspec.evaluate.bench.sweep.result import SweepResult
+from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.result import Result
 
 KINDS: tuple[type[Result], ...] = (
-    *(Accuracy, BatchResult, ColumnsResult, ModelResult, ServeResult, SpeculateResult, SweepResult),
+    *(Accuracy, BatchResult, ColumnsResult, ModelResult, ServeResult, SpeculateResult, SpeculationResult),
     *(CachesResult, HeadResult, LessMemoryResult, ProfileResult),
     *(CodecResult, FloorResult, OpsResult),
     *(CompileResult, EditsResult, ExactResult, LongTextsResult, OtherTokensResult, SoakResult),

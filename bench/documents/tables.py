@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from bench.documents.kinds import read
-from mxspec.evaluate.bench.plots.draw import pictures_of
+from bench.documents.old_pictures import pictures
 from mxspec.evaluate.bench.plots.style import save
 from mxspec.evaluate.bench.records import Record
 from mxspec.evaluate.render import markdown
@@ -64,7 +64,7 @@ class Picture:
     def draw(self, path: Path) -> None:
         """Write the picture as an SVG file."""
         found = read(RECORDS / f"{self.record}.json")
-        save(path, found, pictures_of(found.result)[self.name], ("svg",))
+        save(path, found, pictures(found.result)[self.name], ("svg",))
 
 
 ACCURACY = ("e3m2", "e2m3", "e2m1", "budget")

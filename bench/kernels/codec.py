@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from bench.measurement import measurement
 from bench.results import CodecResult, Speed
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.harness import median, trials_of
 from mxspec.formats import pack_values, packed_shape
 from mxspec.formats.native import available_isas
 from mxspec.formats.weight_format import WEIGHT_FORMATS

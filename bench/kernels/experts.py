@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from bench.kernels.ops_result import ExpertsTimes
 from bench.shapes.random_weights import random_tiles
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs
+from mxspec.evaluate.bench.harness import median, trials_of
+from mxspec.evaluate.bench.machine import Pair, ReadCeiling, describe_pairs
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations
 from mxspec.runtime.ops.timing import time_experts

@@ -10,8 +10,7 @@ import click
 from bench.kernels.nodes import Node, attention, gate, norm
 from bench.measurement import measurement, repetitions_option
 from bench.shapes.known import SHAPES, Shape
-from mxspec.evaluate.bench.harness import seconds_of, trials_of
-from mxspec.evaluate.bench.medians import Quartiles, median, quartiles
+from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread

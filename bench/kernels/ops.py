@@ -17,9 +17,8 @@ from bench.kernels.experts import measure_experts
 from bench.kernels.ops_result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
 from bench.measurement import measurement, repetitions_option
 from bench.shapes.random_weights import random_tiles
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median
-from mxspec.evaluate.bench.read_ceiling import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
+from mxspec.evaluate.bench.harness import median, trials_of
+from mxspec.evaluate.bench.machine import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mxspec.evaluate.bench.medians import Quartiles
-from mxspec.evaluate.bench.read_ceiling import PairedTimes
+from mxspec.evaluate.bench.harness import Quartiles
+from mxspec.evaluate.bench.machine import PairedTimes
 from mxspec.evaluate.result import Result
 from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
 

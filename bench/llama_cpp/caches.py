@@ -15,8 +15,8 @@ from bench.llama_cpp.result import ShapeResult
 from bench.llama_cpp.shape import Point
 from bench.shapes.known import RANDOM, Shape
 from bench.shapes.random_bundle import name_of
+from mxspec.evaluate.bench.calls import CallBench
 from mxspec.evaluate.bench.harness import seconds_of
-from mxspec.evaluate.bench.model.calls import CallBench
 from mxspec.evaluate.progress import Progress
 from mxspec.formats.caches import CacheKind
 from mxspec.recipes.recipe import TargetRecipe

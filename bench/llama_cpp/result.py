@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bench.llama_cpp.answer import K
-from mxspec.evaluate.bench.medians import median, median_ratio
+from mxspec.evaluate.bench.harness import median, median_ratio
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Cell, Column, Sheet
 

@@ -16,8 +16,7 @@ from bench.llama_cpp.build import PACKAGE
 from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
 from bench.llama_cpp.result import OURS, PEER
 from bench.llama_cpp.server import GREEDY, Server
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median, median_ratio
+from mxspec.evaluate.bench.harness import median, median_ratio, trials_of
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve

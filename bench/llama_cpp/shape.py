@@ -14,15 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from bench.llama_cpp.build import PACKAGE
 from bench.llama_cpp.result import PointRow, ShapeResult
-from mxspec.evaluate.bench.batch.bench import BatchBench
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median, median_ratio
-from mxspec.evaluate.bench.model.calls import ModelBench
+from mxspec.evaluate.bench.calls import ModelBench
+from mxspec.evaluate.bench.harness import median, median_ratio, seconds_of, trials_of
 from mxspec.evaluate.progress import Progress
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.request import Request
 
 TOOLS = ("llama-bench", "llama-batched-bench")
 
@@ -59,6 +62,7 @@ OF_A_FILE = (
     Point("decode, 8 texts", 8, 128, texts=8),
 )
 BATCH_TOKENS = 32  # tokens of each text, if there are several
+TEXTS, BATCH_CACHED = 8, 128  # their number at most, and the tokens before each
 
 
 # --- the peer ---------------------------------------------------------------------------------------------------
@@ -99,13 +103,22 @@ class Ours:
     """A bundle, opened to be timed."""
 
     def __init__(self, bundle: Path, threads: int) -> None:
-        self._calls, self._texts = ModelBench(bundle, threads), BatchBench(bundle, BATCH_TOKENS, acceptance=0.0)
+        self._calls, self._engine = ModelBench(bundle, threads), Engine(bundle, slots=TEXTS)
+        vocab_size = self._engine.bundle.manifest.tokenizer.vocab_size
+        self._prompts = np.random.default_rng(0).integers(0, vocab_size, (TEXTS, BATCH_CACHED)).tolist()
 
     def seconds(self, point: Point) -> float:
         """Seconds of one call; of several texts, of a step of the engine."""
         if point.texts > 1:
-            return self._texts.plain(point.texts).seconds / BATCH_TOKENS
+            self._write(point.texts, 1)  # reads the prompts
+            return seconds_of(lambda: self._write(point.texts, BATCH_TOKENS)) / BATCH_TOKENS
         return self._calls.seconds(point.tokens, point.cached, 1 if point.cached == 0 else point.tokens)
+
+    def _write(self, texts: int, tokens: int) -> None:
+        settings: dict[str, Any] = {"max_new_tokens": tokens, "k": 0, "temperature": 0, "ignore_eos": True}
+        requests = [Request(prompt=prompt, **settings) for prompt in self._prompts[:texts]]
+        for handle in self._engine.submit_all(requests):
+            handle.result()
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 

@@ -18,7 +18,7 @@ from bench.measurement import bundle_argument, measurement
 from bench.servers.attackers import CHAT, Answer, Beside, post_all, schema_request
 from bench.servers.grammars import Hurtful, hurtful_grammars
 from bench.servers.result import BesideTimes, Family, GrammarAttackResult
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.machine import anonymous_bytes
 from mxspec.evaluate.bench.serve.server import specserve
 
 LONGEST_GAPS = 100

@@ -31,8 +31,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bench.measurement import bundle_argument, measurement
 from bench.results import LoadResult, Metric
-from mxspec.evaluate.bench.medians import median, percentile
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.harness import median, percentile
+from mxspec.evaluate.bench.machine import anonymous_bytes
 from mxspec.evaluate.bench.serve.server import Address, specserve
 from mxspec.runtime.events import FinishReason
 from mxspec.serve.texts.choice_text import finish_reason

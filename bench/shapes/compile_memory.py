@@ -40,7 +40,7 @@ from bench.shapes.known import DECODERS, AnyDecoder, MixtureShape, draft_shape
 from bench.shapes.random_bundle import config_of, write_tokenizer
 from bench.shapes.random_weights import SCALE_BYTE, random_halves
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.machine import anonymous_bytes
 
 CONSOLE = Console(stderr=True)
 CGROUPS = Path("/sys/fs/cgroup/memory")

@@ -19,7 +19,7 @@ import click
 
 from bench.measurement import bundle_argument, measurement
 from bench.results import EditsResult, EditTrial
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.harness import median
 from mxspec.runtime import ops
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.engine import Engine

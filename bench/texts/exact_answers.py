@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from bench.measurement import bundle_argument, measurement
 from bench.results import ExactResult, ExactRow
-from mxspec.evaluate.bench.harness import alternate, same_texts
-from mxspec.evaluate.bench.medians import median
+from mxspec.evaluate.bench.harness import alternate, median, same_texts
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.handle import Answer

@@ -21,7 +21,7 @@ import numpy as np
 from bench.measurement import bundle_argument, measurement
 from bench.results import LongTextsResult
 from mxspec import Engine
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.machine import anonymous_bytes
 from mxspec.evaluate.bench.serve.clients import hear, of_specserve
 from mxspec.evaluate.bench.serve.server import specserve
 

@@ -20,7 +20,7 @@ import click
 from bench.measurement import bundle_argument, measurement
 from bench.results import SoakResult
 from mxspec import Engine, MxspecError, Request
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.machine import anonymous_bytes
 
 THREADS = 12
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")

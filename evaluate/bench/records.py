@@ -34,8 +34,8 @@ class Record:
         return f"{cpu}, {self.machine['cores']} cores, commit {self.commit}"
 
 
-def read_record(path: Path, kinds: Sequence[type[Result]]) -> Record:
-    """Read a record of one of these kinds. Raises MxspecError for another file, or a record of another version."""
+def read_record(path: Path, kinds: Sequence[type[Result]], problem: str = "unknown kind of result") -> Record:
+    """Read a record of one of these kinds. Raises MxspecError for another file and, with `problem`, another kind."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -44,9 +44,7 @@ def read_record(path: Path, kinds: Sequence[type[Result]]) -> Record:
         raise MxspecError(f"{path}: is not a record; expected a file that --record wrote")
     result = result_of(found["result"], kinds)
     if result is None:
-        raise MxspecError(
-            f"{path}: unknown kind of result, written by another mxspec; measure again with: {found['command']}"
-        )
+        raise MxspecError(f"{path}: {problem}, or written by another mxspec; measure again with: {found['command']}")
     return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
 
 

@@ -13,8 +13,8 @@ from bench.__main__ import main
 from bench.documents import tables as tables_of_documents
 from bench.kernels import experts as experts_bench
 from bench.kernels import ops as ops_bench
+from mxspec.evaluate.bench import calls
 from mxspec.evaluate.bench.cli import main as specbench_main
-from mxspec.evaluate.bench.model import calls
 
 Run = Callable[..., Result]
 

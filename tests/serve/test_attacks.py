@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mxspec.evaluate.bench.memory import anonymous_bytes
+from mxspec.evaluate.bench.machine import anonymous_bytes
 
 from .conftest import Serving
 

@@ -7,34 +7,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from mxspec.evaluate.accuracy.result import Accuracy
-from mxspec.evaluate.bench.batch.result import BatchResult
-from mxspec.evaluate.bench.columns.result import ColumnsResult
-from mxspec.evaluate.bench.plots import accuracy, batch, columns, speculate, sweep
+from mxspec.evaluate.bench.plots import accuracy, speculate
 from mxspec.evaluate.bench.plots.style import require_matplotlib, save
-from mxspec.evaluate.bench.records import Record
-from mxspec.evaluate.bench.speculate.result import SpeculateResult
-from mxspec.evaluate.bench.sweep.result import SweepResult
+from mxspec.evaluate.bench.records import Record, read_record
+from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.result import Result
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.cli.command import Command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-DRAWN = (SweepResult, SpeculateResult, ColumnsResult, BatchResult, Accuracy)
+DRAWN = (SpeculationResult, Accuracy)
 
 
 def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
     """The pictures of a result by name; empty if it has none."""
-    if isinstance(result, SweepResult):
-        return sweep.pictures(result)
-    if isinstance(result, SpeculateResult):
+    if isinstance(result, SpeculationResult):
         return speculate.pictures(result)
-    if isinstance(result, ColumnsResult):
-        return {"columns": partial(columns.bars, result)}
-    if isinstance(result, BatchResult):
-        return {"batch": partial(batch.speed, result)}
     if isinstance(result, Accuracy) and result.beside and result.matrix_bytes:
         return {"accuracy": partial(accuracy.sizes, result)}
     return {}
@@ -45,9 +39,33 @@ def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg
     require_matplotlib()
     pictures = pictures_of(record.result)
     if not pictures:
-        known = "sweep, speculate, columns, batch, or accuracy with --format"
+        known = "specbench speculate, or speccheck accuracy with --format"
         raise MxspecError(f"{record.name}: no picture can be made of it; expected {known}")
     paths = [folder / f"{Path(record.name).stem}-{name}" for name in pictures]
     for path, draw in zip(paths, pictures.values(), strict=True):
         save(path, record, draw, kinds)
     return [path.with_suffix(f".{kind}") for path in paths for kind in kinds]
+
+
+@click.command("plot", cls=Command)
+@click.argument("records", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RECORD...")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to write the pictures to.",
+)
+def bench_plot(records: tuple[Path, ...], output: Path) -> None:
+    """Draw records of `specbench speculate`, and of `speccheck accuracy` with other formats, as PNG and SVG.
+
+    Speedup over K beside the formula's, acceptance by position, time for 128 tokens, speed over prompt tokens and over
+    texts at once, accuracy over size. The same record gives the same SVG.
+    """
+    found = [read_record(path, DRAWN, "no picture can be made of it") for path in records]
+    stems = [path.stem for path in records]
+    if len(set(stems)) < len(stems):
+        raise MxspecError(f"RECORD: got {', '.join(stems)}; expected names that tell their pictures apart")
+    for record in found:
+        for path in draw_all(record, output):
+            click.echo(path)

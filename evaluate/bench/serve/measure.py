@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mxspec.evaluate.bench.harness import trials_of
-from mxspec.evaluate.bench.medians import median, median_ratio, percentile
+from mxspec.evaluate.bench.harness import median, median_ratio, percentile, trials_of
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
 from mxspec.evaluate.bench.serve.clients import (
     ANSWER_SECONDS,

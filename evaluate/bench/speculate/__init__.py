@@ -1,1 +1,1 @@
-"""Speculative decoding beside plain decoding."""
+"""In: bundles, prompts, and the settings to vary. Out: speculation beside plain decoding at every combination."""

@@ -1,4 +1,4 @@
-"""Does speculation pay, and as much as the formula says? Plain and speculative decoding alternating, for every K.
+"""One point: the same prompts with and without speculation, alternating, beside what the formula predicts.
 
 Leviathan et al. (2023), theorem 3.8, with the cost v of scoring K + 1 tokens in one call, over that of one step, in the
 place of 1: speedup = (1 - a^(K+1)) / ((1 - a) (c K + v)). Each answer is compared with the formula for its own
@@ -10,158 +10,250 @@ models.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from functools import partial
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from mxspec.evaluate.bench.harness import alternate
-from mxspec.evaluate.bench.medians import Percentiles, median, median_ratio
-from mxspec.evaluate.bench.speculate.bench import Run, SpeculateBench
-from mxspec.evaluate.bench.speculate.result import (
-    ANSWER_TOKENS,
-    Encoded,
-    Measured,
-    MeasuredK,
-    OfDrafter,
-    Plain,
-    SpeculateResult,
-    Turns,
-    TurnsTrial,
-)
+from mxspec.evaluate.bench.harness import Percentiles, alternate, median, median_ratio, same_texts
+from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
+from mxspec.evaluate.bench.prompts import Prompts
+from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint, SpeculationTrial
 from mxspec.evaluate.progress import Progress, silent
 from mxspec.runtime import ops
-from mxspec.runtime.request import K
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round, Token
+from mxspec.runtime.models.weight_reads import read_bytes
+from mxspec.runtime.policy.choose_k import expected_tokens
+from mxspec.runtime.request import Request
 
 
-def measure(
-    bench: SpeculateBench,
-    ks: Sequence[K],
-    repetitions: int,
-    drafters: Sequence[str] = ("model",),
-    progress: Progress = silent,
-) -> SpeculateResult:
-    """All drafters and K alternating for each prompt and repetition, plain decoding first; medians over the pairs."""
-    choices: list[tuple[str, K]] = [(drafter, k) for drafter in drafters for k in ks]
-    costs = []
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Texts that were written together: their tokens, and the rounds of each, with the one that gives its first."""
 
-    def begin(repetition: int) -> None:
-        if bench.has_draft:
-            costs.append(bench.costs())
-        if bench.guided is not None:
-            bench.guided.seed = repetition
+    texts: list[list[int]]
+    rounds: list[list[Round]]
 
-    variants = [partial(_write, bench, k=k, drafter=drafter) for drafter, k in (("none", 0), *choices)]
-    turns = alternate(variants, range(len(bench.prompts)), repetitions, progress, begin=begin)
-    plain, *written = zip(*(turn.answers for turn in turns), strict=True)
-    runs = dict(zip(choices, written, strict=True))
-    return SpeculateResult(
-        bundle=bench.engine.bundle.path.name,
-        threads=ops.threads(),
-        new_tokens=bench.new_tokens,
-        prompts=len(bench.prompts),
-        imposed_acceptance=bench.acceptance,
-        plain=Plain(
-            seconds_per_token=sum(run.seconds for run in plain) / sum(run.emitted for run in plain),
-            answer_seconds=_answer_seconds(plain),
-        ),
-        turns=_turns(costs) if costs else None,
-        encoded=_encoded(bench, plain),
-        drafters={
-            drafter: OfDrafter(
-                rows=tuple(measured_at(k, plain, runs[drafter, k]) for k in ks if k != "auto"),
-                auto=measured(plain, runs[drafter, "auto"]) if "auto" in ks else None,
-            )
-            for drafter in drafters
-        },
+    @property
+    def longest(self) -> Rounds:
+        """The rounds, after the first token, of the text with the most rounds: all other texts share its steps."""
+        return Rounds(max(self.rounds, key=len)[1:])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all texts after the first of each."""
+        return sum(map(len, self.texts)) - len(self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds of one answer after its first token, which reading the prompt gives."""
+
+    rounds: list[Round]
+
+    @property
+    def emitted(self) -> int:
+        return sum(r.emitted for r in self.rounds)
+
+    @property
+    def seconds(self) -> float:
+        return sum(r.seconds for r in self.rounds)
+
+    @property
+    def target_seconds(self) -> float:
+        """Target seconds of one round."""
+        return sum(r.target_seconds for r in self.rounds) / len(self.rounds)
+
+    @property
+    def draft_seconds(self) -> float:
+        """Draft seconds of one drafted token; 0 without drafted tokens."""
+        drafted = sum(r.drafted for r in self.rounds)
+        return sum(r.draft_seconds for r in self.rounds) / drafted if drafted else 0.0
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted tokens over evaluated ones; 0 without evaluated tokens."""
+        evaluated = sum(r.evaluated for r in self.rounds)
+        return sum(r.accepted for r in self.rounds) / evaluated if evaluated else 0.0
+
+    @property
+    def ideal_tokens(self) -> float:
+        """The tokens that the rounds would give if each guess were right with one independent probability."""
+        return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
+
+    def speedup_over(self, plain: Rounds) -> float:
+        return (plain.seconds / plain.emitted) / (self.seconds / self.emitted)
+
+    def predicted_over(self, plain: Rounds) -> float:
+        """The formula's speedup over plain decoding: ideal tokens a round over (c K + v)."""
+        drafted = sum(r.drafted for r in self.rounds) / len(self.rounds)
+        cost = self.draft_seconds / plain.target_seconds * drafted + self.target_seconds / plain.target_seconds
+        return self.ideal_tokens / len(self.rounds) / cost
+
+
+@dataclass(frozen=True, slots=True)
+class BesidePlain:
+    """Speculating answers beside the plain ones of the same prompts and repetitions: medians over the pairs."""
+
+    c: float
+    v: float
+    predicted: float
+    measured_over_predicted: float
+    ideal_tokens_per_round: float
+    outside_models: float  # share of the time of all speculating rounds
+
+    @classmethod
+    def of(cls, plain: Sequence[Rounds], found: Sequence[Rounds]) -> BesidePlain:
+        pairs = [(a, b) for a, b in zip(plain, found, strict=True) if a.rounds and b.rounds]
+        rounds = [r for _, b in pairs for r in b.rounds]
+        predicted = [b.predicted_over(a) for a, b in pairs]
+        models = sum(r.draft_seconds + r.target_seconds for r in rounds)
+        return cls(
+            c=median([b.draft_seconds / a.target_seconds for a, b in pairs]),
+            v=median([b.target_seconds / a.target_seconds for a, b in pairs]),
+            predicted=median(predicted),
+            measured_over_predicted=median_ratio([b.speedup_over(a) for a, b in pairs], predicted),
+            ideal_tokens_per_round=sum(b.ideal_tokens for _, b in pairs) / len(rounds),
+            outside_models=1 - models / sum(r.seconds for r in rounds),
+        )
+
+
+Write = Callable[[Engine, Sequence[Sequence[int]], Mapping[str, Any]], Answered]
+
+
+def write_together(engine: Engine, prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> Answered:
+    """Write texts for the prompts together, after reading all prompts except for their last tokens."""
+    reading = {**settings, "max_new_tokens": 1, "min_new_tokens": 0}
+    for handle in engine.submit_all([Request(prompt=prompt, **reading) for prompt in prompts]):
+        handle.result()
+    events = [list(handle) for handle in engine.submit_all([Request(prompt=prompt, **settings) for prompt in prompts])]
+    return Answered(
+        texts=[[event.id for event in found if isinstance(event, Token)] for found in events],
+        rounds=[[event for event in found if isinstance(event, Round)] for found in events],
     )
 
 
-def _write(bench: SpeculateBench, prompt: int, repetition: int, *, k: K, drafter: str) -> Run:
-    return bench.run(prompt, k, drafter)
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What all points share; `write` has an engine write texts, and is another one only where guesses are imposed."""
+
+    paths: Mapping[str, Path]
+    prompts: Prompts
+    new_tokens: int
+    repetitions: int
+    fp16: bool = False  # whether the baseline is timed, too
+    write: Write = write_together
+
+    def run(self, points: Sequence[Point], progress: Progress = silent) -> Iterator[SpeculationPoint]:
+        """Yield each point as soon as it is measured. Raises MxspecError if the prompts are too few or too long."""
+        done, threads = 0, ops.threads()
+        try:
+            for (bundle, on, batch), group in itertools.groupby(points, lambda p: (p.bundle, p.threads, p.batch)):
+                with ExitStack() as engines:
+                    opened = [engines.enter_context(Engine(self.paths[bundle], slots=batch, threads=on))]
+                    if self.fp16:
+                        path = self.paths[bundle]
+                        opened.append(engines.enter_context(Engine(path, slots=batch, threads=on, model="baseline")))
+                    for point in group:
+                        done += 1
+                        shown = ", ".join(f"{name} {value}" for name, value in point)
+                        progress(f"point {done} of {len(points)}: {shown}")
+                        yield self._measure(opened, point)
+        finally:
+            ops.set_threads(threads)
+
+    def _measure(self, engines: Sequence[Engine], point: Point) -> SpeculationPoint:
+        engine = engines[0]
+        sets = self.prompts.sets(engine, point.context, point.batch, self.new_tokens)
+        settings: dict[str, Any] = {
+            "temperature": point.temperature,
+            "max_new_tokens": self.new_tokens,
+            "min_new_tokens": 2,  # so that each answer has a round to time
+            "ignore_eos": self.prompts.goes_on,
+        }
+        guessing = {"k": point.k, "drafter": point.drafter}
+        guessing |= {"verifier": point.verifier} if point.temperature else {}
+        repeatable = point.k != "auto" and engine.drafters[point.drafter].repeatable
+        repeats = point.temperature and (repeatable or point.verifier == "match")  # where a seed means one text
+
+        def variant(engine: Engine, own: dict[str, Any]) -> Callable[[list[list[int]], int], Answered]:
+            def answer(prompts: list[list[int]], repetition: int) -> Answered:
+                seeded = settings | ({"seed": repetition + 1} if repeats else {})
+                return self.write(engine, prompts, seeded | own)
+
+            return answer
+
+        plain = {"k": 0, "drafter": "none"}
+        ceiling = ReadCeiling(pieces_of_file(engine.bundle.weights_path("target")))
+        variants = [variant(engine, plain), variant(engine, guessing), *(variant(each, plain) for each in engines[1:])]
+        answers, trials = [], []
+        for turn in alternate(variants, sets, self.repetitions, warm=True):
+            first, guessed = turn.answers[:2]
+            if not point.temperature:
+                same_texts(first.texts, guessed.texts)
+            answers.append((first, guessed))
+            read = ceiling.bytes_per_second()
+            trials.append(_trial(engine, turn.prompt * point.batch, turn.repetition, turn.answers, read))
+        return _described(point, answers, trials)
 
 
-def _encoded(bench: SpeculateBench, plain: Sequence[Run]) -> Encoded | None:
-    """The medians of the lengths and seconds of the sources that were read; None without any."""
-    runs = [(len(bench.prompts[i % len(bench.prompts)]), run) for i, run in enumerate(plain) if run.encode_seconds > 0]
-    if not runs:
-        return None
-    seconds = median([run.encode_seconds for _, run in runs])
-    answer = _answer_seconds(plain).median
-    return Encoded(
-        source_tokens=int(median([tokens for tokens, _ in runs])),
-        seconds=seconds,
-        share=seconds / (seconds + answer),
+def _trial(engine: Engine, prompt: int, repetition: int, answers: Sequence[Answered], read: float) -> SpeculationTrial:
+    plain, guessed, *fp16 = answers
+    return SpeculationTrial(
+        prompt=prompt,
+        repetition=repetition,
+        texts=len(guessed.texts),
+        tokens=guessed.tokens,
+        decode_seconds=guessed.longest.seconds,
+        plain_tokens=plain.tokens,
+        plain_seconds=plain.longest.seconds,
+        fp16_tokens=fp16[0].tokens if fp16 else None,
+        fp16_seconds=fp16[0].longest.seconds if fp16 else None,
+        read_bytes=_read_bytes(engine, guessed),
+        read_bytes_per_second=read,
     )
 
 
-def _turns(trials: Sequence[TurnsTrial]) -> Turns:
-    turns, alone = [trial.turns_seconds for trial in trials], [trial.alone_seconds for trial in trials]
-    target, draft = [step.target for step in turns], [step.draft for step in turns]
-    target_alone, draft_alone = [step.target for step in alone], [step.draft for step in alone]
-    both, both_alone = list(map(operator.add, target, draft)), list(map(operator.add, target_alone, draft_alone))
-    return Turns(
-        target_seconds=median(target),
-        draft_seconds=median(draft),
-        target_over_alone=median_ratio(target, target_alone),
-        draft_over_alone=median_ratio(draft, draft_alone),
-        over_alone=median_ratio(both, both_alone),
+def _read_bytes(engine: Engine, answered: Answered) -> int:
+    """Bytes of the matrices that the rounds read: a step reads the target's once for all texts, and a draft's."""
+    rounds, texts = answered.longest.rounds, len(answered.texts)
+    found = sum(read_bytes(engine.target.entry, texts * (r.drafted + 1)) for r in rounds)
+    if engine.draft is None or not any(r.draft_seconds for r in rounds):
+        return found
+    return found + sum(r.drafted for r in rounds) * read_bytes(engine.draft.entry)
+
+
+def _described(
+    point: Point, answers: Sequence[tuple[Answered, Answered]], trials: Sequence[SpeculationTrial]
+) -> SpeculationPoint:
+    beside = BesidePlain.of([plain.longest for plain, _ in answers], [guessed.longest for _, guessed in answers])
+    rounds = [r for _, guessed in answers for text in guessed.rounds for r in text[1:]]
+    evaluated, accepted = sum(r.evaluated for r in rounds), sum(r.accepted for r in rounds)
+    positions = range(max(r.evaluated for r in rounds))
+    fp16 = [trial.fp16_tokens_per_second for trial in trials if trial.fp16_tokens_per_second is not None]
+    over_fp16 = [trial.over_fp16 for trial in trials if trial.over_fp16 is not None]
+    return SpeculationPoint(
+        **dict(point),
+        tokens_per_second=median([trial.tokens_per_second for trial in trials]),
+        plain_tokens_per_second=median([trial.plain_tokens_per_second for trial in trials]),
+        fp16_tokens_per_second=median(fp16) if fp16 else None,
+        speedup=median([trial.speedup for trial in trials]),
+        over_fp16=median(over_fp16) if over_fp16 else None,
+        predicted=beside.predicted if isinstance(point.k, int) else None,
+        acceptance=accepted / evaluated if evaluated else 0.0,
+        tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
+        drafted_per_round=sum(r.drafted for r in rounds) / len(rounds),
+        c=beside.c,
+        v=beside.v,
+        outside_models=beside.outside_models,
+        bytes_per_second=median([trial.bytes_per_second for trial in trials]),
+        share_of_read=median([trial.share_of_read for trial in trials]),
+        answer_seconds=Percentiles.of([trial.answer_seconds for trial in trials]),
+        plain_answer_seconds=Percentiles.of([trial.plain_answer_seconds for trial in trials]),
+        evaluated_by_position=tuple(sum(r.evaluated > i for r in rounds) for i in positions),
+        accepted_by_position=tuple(sum(r.accepted > i for r in rounds) for i in positions),
         trials=tuple(trials),
     )
-
-
-def measured_at(k: int, plain: Sequence[Run], runs: Sequence[Run]) -> MeasuredK:
-    """Answers at K = k beside the plain ones of the same prompts and repetitions, and beside the formula."""
-    pairs = _pairs(plain, runs)
-    predicted = [_formula_of_rounds(run, v, before.target_seconds) for run, before, v in pairs]
-    speedups = [_speedup(run, before) for run, before, _ in pairs]
-    rounds = sum(len(run.rounds) for run, _, _ in pairs)
-    return MeasuredK(
-        k=k,
-        ideal_tokens_per_round=sum(run.ideal_tokens for run, _, _ in pairs) / rounds,
-        predicted=median(predicted),
-        measured_over_predicted=median_ratio(speedups, predicted),
-        **dict(measured(plain, runs)),
-    )
-
-
-def _formula_of_rounds(run: Run, v: float, step: float) -> float:
-    """The expected speedup over plain decoding: ideal tokens a round over (c K + v)."""
-    drafted = sum(r.drafted for r in run.rounds) / len(run.rounds)
-    return run.ideal_tokens / len(run.rounds) / (run.draft_seconds / step * drafted + v)
-
-
-def measured(plain: Sequence[Run], runs: Sequence[Run]) -> Measured:
-    """Answers beside the plain ones of the same prompts and repetitions."""
-    pairs = _pairs(plain, runs)
-    rounds = [r for run, _, _ in pairs for r in run.rounds]
-    evaluated, drafted = sum(r.evaluated for r in rounds), sum(r.drafted for r in rounds)
-    models = sum(r.draft_seconds + r.target_seconds for r in rounds)
-    speedups = tuple(_speedup(run, before) for run, before, _ in pairs)
-    return Measured(
-        acceptance=sum(r.accepted for r in rounds) / evaluated if evaluated else 0.0,
-        drafted_per_round=drafted / len(rounds),
-        c=median([run.draft_seconds / before.target_seconds for run, before, _ in pairs]),
-        v=median([v for _, _, v in pairs]),
-        tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
-        speedup=median(speedups),
-        outside_models=1 - models / sum(r.seconds for r in rounds),
-        answer_seconds=_answer_seconds(runs),
-        trials_speedup=speedups,
-    )
-
-
-def _pairs(plain: Sequence[Run], runs: Sequence[Run]) -> list[tuple[Run, Run, float]]:
-    """Each answer, the plain one of the same prompt and repetition, and what a round's scoring costs over a step."""
-    return [
-        (run, before, run.target_seconds / before.target_seconds)
-        for run, before in zip(runs, plain, strict=True)
-        if run.rounds and before.rounds
-    ]
-
-
-def _speedup(run: Run, before: Run) -> float:
-    return (before.seconds / before.emitted) / (run.seconds / run.emitted)
-
-
-def _answer_seconds(runs: Sequence[Run]) -> Percentiles:
-    return Percentiles.of([run.seconds / run.emitted * ANSWER_TOKENS for run in runs if run.emitted])

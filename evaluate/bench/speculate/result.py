@@ -1,166 +1,159 @@
-"""What `specbench speculate` found."""
+"""What `specbench speculate` found: a point for every combination of settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.evaluate.bench.medians import Percentiles
+from mxspec.evaluate.bench.harness import Percentiles
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 
 ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
 ANSWER = f"{ANSWER_TOKENS} tokens, s: median over the answers, then the 90th percentile."
 PREDICTED = "predicted: (1 - α^(K+1)) / ((1 - α)(cK + v)), the formula of Leviathan et al. with the cost v of scoring."
-COSTS = (
-    "c and v: what a drafted token and a scored round cost over a plain step. ideal: the formula's tokens a round. "
-    "auto: K chosen for each round by its cost, with the mean of drafted tokens."
-)
+READ = "GB/s: bytes of matrices that the rounds read; of a read: over the speed of a plain read in the same minute."
 
 
-class Plain(Value):
-    """Plain decoding, the basis of every comparison."""
+class SpeculationTrial(Value):
+    """Texts written together, with and without speculation: seconds after the first token of each."""
 
-    seconds_per_token: float
-    answer_seconds: Percentiles | None = None  # for ANSWER_TOKENS tokens after the prompt; missing in old records
+    prompt: int  # number of the first prompt
+    repetition: int
+    texts: int
+    tokens: int  # of all texts, after the first of each
+    decode_seconds: float
+    plain_tokens: int
+    plain_seconds: float
+    fp16_tokens: int | None  # of the baseline, if it was timed
+    fp16_seconds: float | None
+    read_bytes: int  # of matrices, by the speculating rounds
+    read_bytes_per_second: float  # of a plain read of the weights' file, right after the texts
 
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.decode_seconds
 
-class Encoded(Value):
-    """Seconds of reading a source, also as a share of a plain answer of ANSWER_TOKENS tokens."""
+    @property
+    def plain_tokens_per_second(self) -> float:
+        return self.plain_tokens / self.plain_seconds
 
-    source_tokens: int
-    seconds: float
-    share: float
+    @property
+    def fp16_tokens_per_second(self) -> float | None:
+        return self.fp16_tokens / self.fp16_seconds if self.fp16_tokens and self.fp16_seconds else None
 
+    @property
+    def speedup(self) -> float:
+        return self.tokens_per_second / self.plain_tokens_per_second
 
-class StepSeconds(Value):
-    """Seconds of one step of each model."""
+    @property
+    def over_fp16(self) -> float | None:
+        fp16 = self.fp16_tokens_per_second
+        return self.tokens_per_second / fp16 if fp16 else None
 
-    target: float
-    draft: float
+    @property
+    def answer_seconds(self) -> float:
+        """Seconds for ANSWER_TOKENS tokens of each text."""
+        return ANSWER_TOKENS * self.texts / self.tokens_per_second
 
+    @property
+    def plain_answer_seconds(self) -> float:
+        return ANSWER_TOKENS * self.texts / self.plain_tokens_per_second
 
-class TurnsTrial(Value):
-    """Steps of one repetition: each model alone, and both alternating."""
+    @property
+    def bytes_per_second(self) -> float:
+        return self.read_bytes / self.decode_seconds
 
-    alone_seconds: StepSeconds
-    turns_seconds: StepSeconds
-
-
-class Turns(Value):
-    """The cost of alternating target and draft on the same threads; medians over the repetitions."""
-
-    target_seconds: float
-    draft_seconds: float
-    target_over_alone: float
-    draft_over_alone: float
-    over_alone: float
-    trials: tuple[TurnsTrial, ...]
-
-
-class Measured(Value):
-    """Speculative decoding; c and v are the costs of a drafted token and of a scored round over a plain step."""
-
-    acceptance: float
-    drafted_per_round: float
-    c: float | None = None  # missing in old records for K chosen by cost
-    v: float | None = None
-    tokens_per_round: float
-    speedup: float
-    outside_models: float
-    answer_seconds: Percentiles | None = None
-    trials_speedup: tuple[float, ...]
-
-
-class MeasuredK(Measured):
-    """Speculative decoding at a fixed K, beside the formula."""
-
-    k: int
-    ideal_tokens_per_round: float | None = None
-    predicted: float
-    measured_over_predicted: float
+    @property
+    def share_of_read(self) -> float:
+        return self.bytes_per_second / self.read_bytes_per_second
 
 
-class OfDrafter(Value):
-    """One drafter at every K, and with K chosen for each round by its cost."""
-
-    rows: tuple[MeasuredK, ...]
-    auto: Measured | None = None
-
-
-class SpeculateResult(Result):
-    """Speculative beside plain decoding, by drafter."""
+class Point(Value):
+    """The settings that are varied."""
 
     bundle: str
     threads: int
-    new_tokens: int
+    batch: int  # texts at once
+    context: int  # tokens of each prompt; 0 for questions and lines, which have their own lengths
+    temperature: float
+    drafter: str
+    verifier: str
+    k: int | str
+
+
+class SpeculationPoint(Point):
+    """The figures of one point; c and v are the costs of a drafted token and of a scored round over a plain step."""
+
+    tokens_per_second: float  # of all texts together; figures with trials are medians over the trials
+    plain_tokens_per_second: float
+    fp16_tokens_per_second: float | None
+    speedup: float
+    over_fp16: float | None
+    predicted: float | None  # by the formula, only for a fixed K
+    acceptance: float
+    tokens_per_round: float  # of a text
+    drafted_per_round: float
+    c: float
+    v: float
+    outside_models: float  # share of the time
+    bytes_per_second: float
+    share_of_read: float
+    answer_seconds: Percentiles
+    plain_answer_seconds: Percentiles
+    evaluated_by_position: tuple[int, ...]  # of the first drafted token of a round, of the second …
+    accepted_by_position: tuple[int, ...]
+    trials: tuple[SpeculationTrial, ...]
+
+    @property
+    def point(self) -> Point:
+        return Point(**{name: getattr(self, name) for name in Point.model_fields})
+
+
+class SpeculationResult(Result):
+    """All points, with the prompts and repetitions of each."""
+
     prompts: int
-    imposed_acceptance: float | None
-    plain: Plain
-    turns: Turns | None  # None without a draft
-    drafters: dict[str, OfDrafter]
-    encoded: Encoded | None = None  # of models with encoders
+    new_tokens: int
+    repetitions: int
+    points: tuple[SpeculationPoint, ...]
 
     def sheets(self) -> Sequence[Sheet]:
-        return [drafter_sheet(self, name, found) for name, found in self.drafters.items()]
-
-
-def drafter_sheet(result: SpeculateResult, drafter: str, found: OfDrafter) -> Sheet:
-    """A row for each K, and one for K chosen by cost."""
-    columns = (
-        Column("K"),
-        Column("acceptance (α)", ".3f"),
-        Column("c", ".4f"),
-        Column("v", ".2f"),
-        Column("tokens a round", ".2f"),
-        Column("ideal", ".2f"),
-        Column("speedup", ".2f"),
-        Column("predicted", ".2f"),
-        Column(f"{ANSWER_TOKENS} tokens, s", ".3f"),
-        Column("90 %", ".3f"),
-        Column("outside the models", ".1%"),
-    )
-    auto = () if found.auto is None else ((f"auto ({found.auto.drafted_per_round:.1f})", found.auto),)
-    rows = tuple(
-        (
-            k,
-            row.acceptance,
-            row.c,
-            row.v,
-            row.tokens_per_round,
-            row.ideal_tokens_per_round if isinstance(row, MeasuredK) else None,
-            row.speedup,
-            row.predicted if isinstance(row, MeasuredK) else None,
-            row.answer_seconds and row.answer_seconds.median,
-            row.answer_seconds and row.answer_seconds.p90,
-            row.outside_models,
+        """Varied settings stand in the rows, the others in the title."""
+        settings = {name: [str(getattr(point, name)) for point in self.points] for name in Point.model_fields}
+        varied = [name for name, values in settings.items() if len(set(values)) > 1] or ["k"]
+        columns = (
+            *map(Column, varied),
+            Column("tok/s", ".1f"),
+            Column("plain", ".1f"),
+            Column("fp16", ".1f"),
+            Column("speedup", ".2f"),
+            Column("over fp16", ".2f"),
+            Column("predicted", ".2f"),
+            Column("acceptance (α)", ".3f"),
+            Column("tokens a round", ".2f"),
+            Column(f"{ANSWER_TOKENS} tokens, s", ".3f"),
+            Column("90 %", ".3f"),
+            Column("GB/s", ".1f", 1e-9),
+            Column("of a read", ".0%"),
         )
-        for k, row in (*((str(row.k), row) for row in found.rows), *auto)
-    )
-    timed = [] if result.plain.answer_seconds is None else [ANSWER]
-    title = f"{result.bundle}, {result.threads} threads, drafter {drafter}"
-    if result.imposed_acceptance is not None:
-        title += f", an acceptance of {result.imposed_acceptance:g} imposed"
-    return Sheet(title, columns, rows, (PREDICTED, COSTS, *timed, plain_note(result)))
-
-
-def plain_note(result: SpeculateResult) -> str:
-    """Plain decoding, and the costs of an encoder and of alternating on the same threads, in words."""
-    plain, encoded, turns = result.plain, result.encoded, result.turns
-    said = f"Plain decoding writes {1 / plain.seconds_per_token:,.1f} tok/s"
-    if plain.answer_seconds is not None:
-        said += (
-            f", {ANSWER_TOKENS} tokens in {plain.answer_seconds.median:.3f} s (90 %: {plain.answer_seconds.p90:.3f})"
+        rows = tuple(
+            (
+                *(settings[name][number] for name in varied),
+                point.tokens_per_second,
+                point.plain_tokens_per_second,
+                point.fp16_tokens_per_second,
+                point.speedup,
+                point.over_fp16,
+                point.predicted,
+                point.acceptance,
+                point.tokens_per_round,
+                point.answer_seconds.median,
+                point.answer_seconds.p90,
+                point.bytes_per_second,
+                point.share_of_read,
+            )
+            for number, point in enumerate(self.points)
         )
-    said += "."
-    if encoded is not None:
-        said += (
-            f" The encoder reads a source of {encoded.source_tokens} tokens in {encoded.seconds:.2f} s, "
-            f"{encoded.share:.0%} of a plain answer of {ANSWER_TOKENS} tokens."
-        )
-    if turns is not None:
-        said += (
-            f" Alternating, a step of the target takes {turns.target_seconds * 1e6:,.0f} us "
-            f"({turns.target_over_alone:.2f} x alone), one of the draft {turns.draft_seconds * 1e6:,.0f} us "
-            f"({turns.draft_over_alone:.2f} x), both together {turns.over_alone:.2f} x as long as alone."
-        )
-    return said
+        same = [f"{name} {values[0]}" for name, values in settings.items() if name not in varied]
+        sizes = [f"{self.prompts} prompts", f"{self.new_tokens} new tokens each", f"{self.repetitions} repetitions"]
+        return [Sheet(", ".join([*same, *sizes]), columns, rows, (PREDICTED, ANSWER, READ), keys=len(varied))]

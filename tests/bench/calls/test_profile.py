@@ -18,7 +18,7 @@ from bench.calls import profile as measure
 from bench.calls.node_kinds import Kind, kind_of, matrix_bytes, matrix_names
 from bench.calls.ort_profile import NodeRun, read_runs
 from bench.calls.profile import ProfiledReader, choose_points, middle_half
-from mxspec.evaluate.bench.model import calls
+from mxspec.evaluate.bench import calls
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry

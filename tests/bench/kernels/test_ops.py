@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bench.kernels import experts as experts_bench
 from bench.kernels import ops as ops_bench
-from mxspec.evaluate.bench import read_ceiling
+from mxspec.evaluate.bench import machine as read_ceiling
 from mxspec.formats.native import ISAS
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import read_loops

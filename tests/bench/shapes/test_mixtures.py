@@ -15,7 +15,7 @@ from click.testing import Result
 from bench.shapes.known import ALL_SHAPES, MIXTURES, MixtureShape
 from bench.shapes.random_bundle import config_of, random_bundle
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.evaluate.bench.model import calls
+from mxspec.evaluate.bench import calls
 from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelEntry

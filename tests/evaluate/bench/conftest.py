@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from mxspec.evaluate.bench import calls
 from mxspec.evaluate.bench.cli import main
-from mxspec.evaluate.bench.model import calls
 
 Specbench = Callable[..., Result]
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from mxspec.evaluate.accuracy.result import Accuracy, Figures
 from mxspec.evaluate.bench.plots.draw import pictures_of
-from mxspec.evaluate.bench.sweep.result import SweepResult
+from mxspec.evaluate.bench.speculate.result import SpeculationResult
 
 Specbench = Callable[..., Result]
 AXES = {"bundle": "b.bundle", "threads": 2, "batch": 1, "context": 64, "temperature": 0.0}
@@ -26,13 +26,17 @@ def point(k: int | str, **axes: Any) -> dict[str, Any]:
     """Three trials of 100 tokens; at K = k a speedup of about k."""
     factor = 1 if k == "auto" else int(k)
     trials = [
-        {"prompt": i, "repetition": 0, "texts": 1, "tokens": 100, "decode_seconds": s / factor, "plain_seconds": s}
+        {"prompt": i, "repetition": 0, "texts": 1, "tokens": 100, "decode_seconds": s / factor}
+        | {"plain_tokens": 100, "plain_seconds": s, "fp16_tokens": None, "fp16_seconds": None}
+        | {"read_bytes": 1000, "read_bytes_per_second": 1e9}
         for i, s in enumerate((1.0, 1.1, 1.3))
     ]
     percentiles = {"median": 1.4 / factor, "p90": 1.6 / factor, "p99": 1.7 / factor}
     figures = {"tokens_per_second": 100 * factor / 1.1, "plain_tokens_per_second": 100 / 1.1, "speedup": factor}
     figures |= {"predicted": None if k == "auto" else factor * 1.1, "acceptance": 0.7, "tokens_per_round": 2.0}
     figures |= {"c": 0.01, "v": 1.2, "answer_seconds": percentiles, "plain_answer_seconds": percentiles}
+    figures |= {"fp16_tokens_per_second": None, "over_fp16": None, "drafted_per_round": 2.0, "outside_models": 0.1}
+    figures |= {"bytes_per_second": 1e9, "share_of_read": 0.5}
     counts = {"evaluated_by_position": [10, 8, 4], "accepted_by_position": [8, 4, 1]}
     return {**AXES, "k": k, **axes, **figures, **counts, "trials": trials}
 
@@ -43,7 +47,7 @@ def sweep(*points: dict[str, Any]) -> dict[str, Any]:
 
 def write(path: Path, result: dict[str, Any]) -> str:
     machine = {"cpu": "A CPU", "instruction_set": "avx2", "cores": 2}
-    head = {"command": "specbench sweep b.bundle", "commit": "abc", "machine": machine, "versions": {}}
+    head = {"command": "specbench speculate b.bundle", "commit": "abc", "machine": machine, "versions": {}}
     path.write_text(json.dumps({**head, "result": result}))
     return str(path)
 
@@ -51,7 +55,7 @@ def write(path: Path, result: dict[str, Any]) -> str:
 def drawn(result: dict[str, Any], name: str) -> dict[str, tuple[list[float], list[float]]]:
     """The lines of a picture, by their names."""
     axes = Figure().add_subplot()
-    pictures_of(SweepResult.model_validate(result))[name](axes)
+    pictures_of(SpeculationResult.model_validate(result))[name](axes)
     return {str(line.get_label()): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
 
 
@@ -121,7 +125,7 @@ def test_formats_are_points_of_size_and_divergence() -> None:
 
 def test_quartiles_bound_the_band() -> None:
     axes = Figure().add_subplot()
-    pictures_of(SweepResult.model_validate(sweep(point(2), point(4))))["speedup"](axes)
+    pictures_of(SpeculationResult.model_validate(sweep(point(2), point(4))))["speedup"](axes)
     trials = [2.0, 2.0, 2.0]  # all trials of a point have its speedup
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]  # type: ignore[index]
     assert min(heights) == pytest.approx(np.percentile(trials, 25))

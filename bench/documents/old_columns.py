@@ -1,11 +1,11 @@
-"""The figures of the columns, and the table that shows them."""
+"""Records that `specbench columns` wrote, whose measurement is now a part of `specbench speculate`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mxspec.evaluate.bench.medians import Percentiles, median_ratio
-from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS
+from bench.documents.old_speculate import ANSWER_TOKENS
+from mxspec.evaluate.bench.harness import Percentiles, median_ratio
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
 

@@ -1,4 +1,6 @@
-"""The speed of a loop that does nothing but read memory: the ceiling for every other reader.
+"""What the machine gives: the speed of plain reads, and a process's anonymous memory.
+
+The speed of a loop that does nothing but read memory is the ceiling for every other reader.
 
 For a fair ceiling, the loop reads the same memory on as many threads at the same moment (a shared machine's speed
 changes by half within seconds), reads about as many bytes between two looks at the clock (a median of short trials
@@ -14,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench.medians import Quartiles, median, quartiles
+from mxspec.evaluate.bench.harness import Quartiles, median, quartiles
 from mxspec.evaluate.result import Value
 from mxspec.runtime.ops.timing import read_loops, time_read
 
@@ -89,3 +91,18 @@ def describe_pairs(repetitions: Sequence[Sequence[Pair]]) -> PairedTimes:
         trials_seconds=tuple(median(trial) for trial in seconds),
         trials_share_of_read=tuple(median(trial) for trial in shares),
     )
+
+
+def anonymous_bytes(process: int | None = None) -> int:
+    """Bytes of anonymous memory that a process, by default this one, has resident now (RssAnon of proc(5)).
+
+    0 if the system does not tell, or the process has ended.
+    """
+    try:
+        lines = Path("/proc", str(process or "self"), "status").read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench import read_ceiling
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling, describe_pairs, pieces_of_file
+from mxspec.evaluate.bench import machine as read_ceiling
+from mxspec.evaluate.bench.machine import Pair, ReadCeiling, describe_pairs, pieces_of_file
 from mxspec.runtime.ops.timing import read_loops, time_read
 
 

@@ -1,4 +1,4 @@
-"""What `specbench batch` found."""
+"""Records that `specbench batch` wrote, whose measurement is now a part of `specbench speculate`."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from mxspec.evaluate.bench.model import calls as model
-from mxspec.evaluate.bench.model.result import ModelResult
+from mxspec.evaluate.bench import calls as model
+from mxspec.evaluate.bench.model import ModelResult
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime.models import weight_reads

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.bench.harness import seconds_of
-from mxspec.evaluate.bench.medians import median
-from mxspec.evaluate.bench.read_ceiling import Pair, ReadCeiling
+from mxspec.evaluate.bench.harness import median, seconds_of
+from mxspec.evaluate.bench.machine import Pair, ReadCeiling
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader

@@ -1,1 +1,0 @@
-"""Many texts at once."""

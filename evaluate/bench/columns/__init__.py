@@ -1,1 +1,0 @@
-"""fp16, packed, and speculating, in one run."""

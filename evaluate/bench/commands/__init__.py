@@ -1,1 +1,0 @@
-"""The commands of `specbench`, one file each."""

@@ -1,1 +1,0 @@
-"""All combinations of varied settings, each beside plain decoding."""
