@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.fit_head import fit_head, fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
+from mxspec.compile.checkpoint.settings.generation_config import read_rules, read_sampling
+from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.heads.head import HeadConfig
 from mxspec.compile.heads.mtp import MtpConfig
@@ -17,10 +19,11 @@ from mxspec.compile.planning.context import choose_contexts, rope_warning
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import TokenIds, check_kinds
 from mxspec.compile.progress import Stages
-from mxspec.formats.errors import PairError, RecipeError
+from mxspec.formats.errors import GenerationError, PairError, RecipeError
 from mxspec.formats.manifest import ModelName
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Recipe
+from mxspec.runtime.text.chat import TEMPLATE, TOKENIZER_CONFIG, ChatTemplate
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 PLAIN = {  # the recipe of a baseline
@@ -150,3 +153,24 @@ def unchanged(models: Collection[Model]) -> Iterator[None]:
 def _require_unchanged(models: Collection[Model]) -> None:
     for model in models:
         model.checkpoint.require_unchanged()
+
+
+_NO_HASH = "0" * 64
+
+
+def check_prompt_parts(folder: Path, vocab_size: int, *, is_encoder_decoder: bool) -> str | None:
+    """A warning about a chat template that cannot write one message, if there is such a template.
+
+    Raises CheckpointError for ids that the tokenizer lacks, BundleError for a template that no bundle may have.
+    """
+    read_special_tokens(folder, _NO_HASH, vocab_size, is_encoder_decoder=is_encoder_decoder)
+    read_rules(folder, vocab_size)
+    read_sampling(folder)
+    files = [name for name in (TEMPLATE, TOKENIZER_CONFIG) if (folder / name).is_file()]
+    template = ChatTemplate.read(folder, files, str(folder))
+    try:
+        if template is not None:
+            template.render([{"role": "user", "content": "hello"}])
+    except GenerationError as error:
+        return f"a chat of one message cannot be written: {error}"
+    return None

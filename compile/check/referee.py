@@ -27,7 +27,17 @@ from mxspec.compile.check.reference import (
     pad_of,
     states_difference,
 )
-from mxspec.compile.check.twin import LOUD, QUIET, Scale, taps_of_twin, write_twin
+from mxspec.compile.check.twin import (
+    LOUD,
+    QUIET,
+    WINDOWS,
+    Scale,
+    layer_kinds,
+    layers_of_each_kind,
+    shrink,
+    taps_of_twin,
+    write_twin,
+)
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.architecture import architecture_name, require_plain_decoder
 from mxspec.compile.checkpoint.settings.config import one_line
@@ -138,3 +148,23 @@ def _one_line(name: str) -> Iterator[None]:
         raise UnsupportedModelError(
             f"{name} is not supported: it cannot be compiled ({type(error).__name__}: {one_line(error)})"
         ) from error
+
+
+def check_windows(config: PreTrainedConfig, whole: Sequence[int], twin: Sequence[int]) -> None:
+    """Raise CheckFailed if a layer of the whole graph has another window than its config says.
+
+    `twin` has the windows of the twin's graph, which was compared with transformers.
+    """
+    small, kinds = shrink(config), layer_kinds(config)
+    sizes = {getattr(small, key): getattr(config, key) for key in WINDOWS if getattr(small, key, None)}
+    expected: dict[str, set[int]] = {}
+    if config.is_encoder_decoder:  # its layers are all of one kind
+        kinds = kinds[:1] * len(whole)
+    for layer, window in zip(layers_of_each_kind(config), twin, strict=not config.is_encoder_decoder):
+        expected.setdefault(kinds[layer], set()).add(sizes.get(window, window))
+    for layer, (window, kind) in enumerate(zip(whole, kinds, strict=True)):
+        if window not in expected[kind]:
+            raise CheckFailed(
+                f"{config.model_type}: layer {layer} of the graph attends to {window or 'all'} tokens, "
+                f"expected {' or '.join(str(size or 'all') for size in sorted(expected[kind]))} by its config"
+            )

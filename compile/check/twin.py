@@ -3,7 +3,7 @@
 The twin keeps the size of heads and how many share keys, one layer of each kind, activation functions, norms and their
 epsilons, the rotary embedding with all its factors, multipliers, caps, biases, ties, and the length of the context. It
 has fewer layers, a smaller vocabulary, narrower feed-forward and hidden states (with fewer heads if their size follows
-from the width, except with ALiBi), and smaller windows (`WINDOWS`), so that a short text exceeds them. windows.py
+from the width, except with ALiBi), and smaller windows (`WINDOWS`), so that a short text exceeds them. referee.py
 compares the windows of the whole model's graph with its config.
 """
 

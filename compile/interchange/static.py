@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from mxspec.compile.check.same_bits import check_same_bits
+from mxspec.compile.check.specialize import check_same_bits
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle

@@ -20,7 +20,7 @@ from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
 from mxspec.compile.checkpoint.settings.special_tokens import read_ends
 from mxspec.compile.checkpoint.tensors.derived import Ids
-from mxspec.compile.guesses.encode_text import encode_text
+from mxspec.compile.guesses import encode_text
 from mxspec.compile.heads.eagle3 import LAYERS, Eagle3Config
 from mxspec.compile.planning.context import choose_contexts
 from mxspec.compile.planning.model import Model
@@ -41,7 +41,7 @@ from mxspec.compile.train.lesson import SHORTEST
 from mxspec.compile.train.texts import LENGTH, Source, Writer, answered, file_texts, invented, read_prompts
 from mxspec.compile.train.training import Report, Training
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent
-from mxspec.compile.weights.pack_writer import pack_writer
+from mxspec.compile.weights.calibration_text import pack_writer
 from mxspec.formats.errors import BundleError, PairError, RecipeError
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.recipes.recipe import Recipe

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.planning.model import Model
+from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.weights.pack_writer import pack_writer
+from mxspec.compile.weights.write_model import write_model
+from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import open_writer, text_length, write_texts
 from mxspec.runtime.text.tokenizer import load_tokenizer
+
+# Half the bytes of fp16, and nearer to the checkpoint than any format of fewer bits.
+WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
 
 
 def write_calibration_text(model: Model, place: Path, stages: Stages) -> NDArray[np.int64]:
@@ -44,3 +50,12 @@ def _written(model: Model, place: Path, stages: Stages, count: int, length: int)
     del session
     shutil.rmtree(folder)
     return windows
+
+
+def pack_writer(model: Model, folder: Path, stages: Stages) -> ModelEntry:
+    """Make `folder`, whatever was there, with a form of the model that writes. Raises MxspecError if it is damaged."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    plan = plan_model(replace(model, wanted=model.wanted.model_copy(update=WRITER)))
+    with stages.bytes(f"pack {model.name} to write", plan.read_bytes) as advance:
+        return write_model(plan, folder, advance).entry

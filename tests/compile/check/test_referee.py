@@ -17,8 +17,7 @@ import pytest
 from transformers import AutoConfig, PreTrainedConfig
 
 from mxspec.compile.check import referee
-from mxspec.compile.check.referee import TOLERANCE, Twin, compile_twin, judge
-from mxspec.compile.check.windows import check_windows
+from mxspec.compile.check.referee import TOLERANCE, Twin, check_windows, compile_twin, judge
 from mxspec.compile.planning.model import ModelPlan
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace import rotary

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from mxspec.compile.check.same_bits import check_same_bits
+from mxspec.compile.check.specialize import check_same_bits
 from mxspec.compile.commands.emit import write
 from mxspec.compile.commands.speccompile import main
 from mxspec.formats.bundle import Bundle

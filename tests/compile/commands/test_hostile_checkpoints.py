@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from mxspec.compile import pipeline
-from mxspec.compile.check.prompt_parts import check_prompt_parts
 from mxspec.compile.commands.speccompile import main
+from mxspec.compile.open_models import check_prompt_parts
 from tests.compile.commands.test_speccompile import write_pair
 
 CONFIG, WEIGHTS, TOKENIZER, INDEX = (

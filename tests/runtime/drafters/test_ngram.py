@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile.guesses import count_ngrams
 from mxspec.formats.errors import BundleError
 from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
 from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile.guesses import count_ngrams
 from mxspec.evaluate.lossless.drafters import RandomDrafter
 from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.draft import Draft

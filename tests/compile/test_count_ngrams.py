@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile.guesses import count_ngrams
 from mxspec.runtime.drafters.ngram import MOST_FOLLOWING, NgramTables
 
 VOCAB = 200

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from mxspec.compile.guesses import encode_text
-from mxspec.compile.guesses.count_ngrams import count_ngrams
+from mxspec.compile import guesses
+from mxspec.compile.guesses import count_ngrams
 from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
@@ -24,7 +24,7 @@ WORDS = " ".join(f"w{number % 7} w{number % 5}" for number in range(200)) + "\n"
 
 
 def test_texts_become_tables_and_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encode_text, "PIECE", 100)  # so that several are encoded
+    monkeypatch.setattr(guesses, "PIECE", 100)  # so that several are encoded
     text = tmp_path / "text.txt"
     text.write_text(WORDS * 3)
     recipe = write_pair(tmp_path, "llama", ngram="text.txt")

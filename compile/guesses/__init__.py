@@ -1,1 +1,0 @@
-"""Texts in a bundle for drafters without a model."""
