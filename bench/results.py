@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import median, median_ratio
 from mxspec.evaluate.result import Result, Value
@@ -24,6 +25,8 @@ class Speed(Value):
 
 class CodecResult(Result):
     """`codec`: matrices of rows x columns, quantised and packed."""
+
+    kind: ClassVar[str] = "codec"
 
     rows: int
     columns: int
@@ -52,6 +55,8 @@ class CodecResult(Result):
 
 class CompileResult(Result):
     """`compile-memory`: the memory and time of compiling a pair of random weights."""
+
+    kind: ClassVar[str] = "compile-memory"
 
     shape: str
     layers: int
@@ -111,6 +116,8 @@ class EditTrial(Value):
 class EditsResult(Result):
     """`edits`: medians over the edits."""
 
+    kind: ClassVar[str] = "edits"
+
     bundle: str
     drafter: str
     threads: int
@@ -144,6 +151,8 @@ class OtherTokensRow(Value):
 
 class OtherTokensResult(Result):
     """`other-tokenizer`: a pair with two tokenizers, by the way in which the draft's tokens are proposed."""
+
+    kind: ClassVar[str] = "other-tokenizer"
 
     k: int
     prompts: int
@@ -189,6 +198,8 @@ class ExactRow(Value):
 class ExactResult(Result):
     """`exact-answers`: a pair's answers to held-out questions."""
 
+    kind: ClassVar[str] = "exact-answers"
+
     bundle: str
     threads: int
     questions: int
@@ -208,6 +219,8 @@ class ExactResult(Result):
 
 class SoakResult(Result):
     """`soak`: what became of random requests to an engine."""
+
+    kind: ClassVar[str] = "soak"
 
     asked: int
     whole: int
@@ -237,6 +250,8 @@ class SoakResult(Result):
 
 class LongTextsResult(Result):
     """`long-texts`: the first token after a prompt, read or loaded, and anonymous memory of a server."""
+
+    kind: ClassVar[str] = "long-texts"
 
     bundle: str
     caches: str
@@ -282,6 +297,8 @@ class MemoryTrial(Value):
 class LessMemoryResult(Result):
     """`less-memory`: decoding with the memory that the weights need, and with less, alternating."""
 
+    kind: ClassVar[str] = "less-memory"
+
     bundle: str
     threads: int
     tokens: int
@@ -324,6 +341,8 @@ class Metric(Value):
 
 class LoadResult(Result):
     """`serve-load`: what became of the requests of many clients to a server."""
+
+    kind: ClassVar[str] = "serve-load"
 
     bundle: str
     clients: int

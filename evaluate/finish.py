@@ -19,13 +19,16 @@ def report(result: Result, json_output: bool, record: Path | None) -> None:
     """Write the record, and print the result."""
     width = report_console().width
     shown = [] if json_output else [part for sheet in result.sheets() for part in renderables(sheet, width)]
-    finish(json.loads(result.model_dump_json()), shown, json_output, record)  # null for values that are not finite
+    found = json.loads(result.model_dump_json())  # null for values that are not finite
+    finish(result.kind, found, shown, json_output, record)
 
 
-def finish(result: Mapping[str, Any], shown: Sequence[RenderableType], json_output: bool, record: Path | None) -> None:
+def finish(
+    kind: str, result: Mapping[str, Any], shown: Sequence[RenderableType], json_output: bool, record: Path | None
+) -> None:
     """Write the record, and print one JSON object or the tables."""
     if record is not None:
-        write_record(record, result)
+        write_record(record, kind, result)
     if json_output:
         print_json(result)
     else:

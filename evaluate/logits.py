@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 import click
 
@@ -39,6 +39,8 @@ class LogitsResult(Result):
 
     `divergences` are KL divergences in nats, by the blur that causes them.
     """
+
+    kind: ClassVar[str] = "logits"
 
     model: ModelName
     format: str

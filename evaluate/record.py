@@ -50,15 +50,17 @@ def commit() -> str | None:
 
 def command_line() -> str:
     """The command as typed, without the program's folder."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
+    return " ".join([name, *sys.argv[1:]])
 
 
-def make_record(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a result: the command, the machine, versions, and the result with every trial."""
-    head = {"command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
+def make_record(kind: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a result: its kind, the command, the machine, versions, and the result with every trial."""
+    head = {"kind": kind, "command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
     return {**head, "result": dict(result)}
 
 
-def write_record(path: Path, result: Mapping[str, Any]) -> None:
+def write_record(path: Path, kind: str, result: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(make_record(result), indent=1) + "\n")
+    path.write_text(json.dumps(make_record(kind, result), indent=1) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,7 +17,12 @@ class Value(BaseModel):
 
 
 class Result(Value):
-    """The base of every result. --json prints it and a record holds it as JSON; values that are not finite are null."""
+    """The base of every result. --json prints it and a record holds it as JSON; values that are not finite are null.
+
+    A record says the result's `kind`, by which it is read again.
+    """
+
+    kind: ClassVar[str]
 
     def sheets(self) -> Sequence[Sheet]:
         """The tables of the result."""

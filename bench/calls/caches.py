@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -48,6 +49,8 @@ class CacheTimes(PairedTimes):
 
 class CachesResult(Result):
     """Calls of one shape with each kind of caches, alternating."""
+
+    kind: ClassVar[str] = "caches"
 
     shape: str
     format: str

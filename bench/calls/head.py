@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import click
 import numpy as np
@@ -47,6 +48,8 @@ class HeadTimes(Value):
 
 class HeadResult(Result):
     """A draft's step, call and greedy choice, with each head."""
+
+    kind: ClassVar[str] = "head"
 
     shape: str
     format: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Cell, Column, Sheet
@@ -48,6 +49,8 @@ class CallProfile(Value):
 
 class ProfileResult(Result):
     """Where the time of a target's calls goes."""
+
+    kind: ClassVar[str] = "profile"
 
     bundle: str
     threads: int

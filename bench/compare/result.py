@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
@@ -25,6 +25,8 @@ class ComparedFigure(Value):
 
 class CompareResult(Result):
     """Two records of one benchmark."""
+
+    kind: ClassVar[str] = "compare"
 
     old: str
     new: str

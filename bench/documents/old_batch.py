@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
@@ -61,6 +62,8 @@ class Shaping(Value):
 
 class BatchResult(Result):
     """Many texts at once; each has `new_tokens` tokens after `cached` tokens in the cache."""
+
+    kind: ClassVar[str] = "batch"
 
     bundle: str
     threads: int

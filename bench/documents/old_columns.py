@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bench.documents.old_speculate import ANSWER_TOKENS
 from mxspec.evaluate.bench.harness import Percentiles, median_ratio
@@ -58,6 +59,8 @@ class ColumnResult(Value):
 
 class ColumnsResult(Result):
     """All columns of a bundle."""
+
+    kind: ClassVar[str] = "columns"
 
     bundle: str
     threads: int

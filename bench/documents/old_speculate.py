@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Percentiles
 from mxspec.evaluate.result import Result, Value
@@ -89,6 +90,8 @@ class OfDrafter(Value):
 
 class SpeculateResult(Result):
     """Speculative beside plain decoding, by drafter."""
+
+    kind: ClassVar[str] = "speculate"
 
     bundle: str
     threads: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ClassVar
 
 import click
 
@@ -35,6 +36,8 @@ class Step(Value):
 
 class FloorResult(Result):
     """The small steps of one layer."""
+
+    kind: ClassVar[str] = "floor"
 
     shape: str
     threads: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Quartiles
 from mxspec.evaluate.bench.machine import PairedTimes
@@ -50,6 +51,8 @@ class ExpertsTimes(PairedTimes):
 
 class OpsResult(Result):
     """Products of n x k weights by format, activations, instruction set and rows; attention; experts."""
+
+    kind: ClassVar[str] = "ops"
 
     threads: int
     n: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from bench.llama_cpp import perplexity
 from bench.llama_cpp.build import PACKAGE
@@ -48,6 +49,8 @@ class Row(Value):
 
 class AccuracyResult(Result):
     """Formats of one published model by both programs, on the second halves of windows of 512 tokens."""
+
+    kind: ClassVar[str] = "llama-cpp-accuracy"
 
     peer: str  # its package
     model: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from bench.llama_cpp.answer import K
 from mxspec.evaluate.bench.harness import median, median_ratio
@@ -68,6 +69,8 @@ def _speed(trials: Sequence[Trial]) -> float:
 
 class SpeculativeResult(Result):
     """Both programs on one pair, plain and with speculation."""
+
+    kind: ClassVar[str] = "llama-cpp-speculative"
 
     peer: str  # its package
     threads: int
@@ -146,6 +149,8 @@ class PointRow(Value):
 
 class ShapeResult(Result):
     """Calls of a model: of random weights in a `shape`, or of a published file."""
+
+    kind: ClassVar[str] = "llama-cpp-calls"
 
     shape: str
     threads: int

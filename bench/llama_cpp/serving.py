@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bench.llama_cpp.build import PACKAGE
 from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
@@ -55,6 +55,8 @@ class Row(Value):
 
 class ServingResult(Result):
     """Servers of both programs on one pair or model, with as many clients as slots."""
+
+    kind: ClassVar[str] = "llama-cpp-serving"
 
     peer: str  # its package
     threads: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.result import Result, Value
@@ -33,6 +34,8 @@ class BesideTimes(Value):
 
 class GrammarAttackResult(Result):
     """`serve-grammars`: what a server made of hurtful grammars, and what others had of them."""
+
+    kind: ClassVar[str] = "serve-grammars"
 
     bundle: str
     slots: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from mxspec.evaluate.accuracy.interval import CONFIDENCE
 from mxspec.evaluate.accuracy.ranks import TensorError
@@ -52,6 +52,8 @@ class Accuracy(Figures, Result):
 
     `origins` are the types of blocks that the checkpoint's matrices had been rounded to before.
     """
+
+    kind: ClassVar[str] = "accuracy"
 
     bundle: str
     documents: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -55,6 +56,8 @@ class ModelResult(Result):
     `weight_bytes` are those of the matrices that a call of one token reads. A call of more tokens reads more of the
     `experts` of a mixture: bytes_per_second times seconds.
     """
+
+    kind: ClassVar[str] = "model"
 
     bundle: str
     threads: int

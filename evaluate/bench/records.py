@@ -40,17 +40,18 @@ def read_record(path: Path, kinds: Sequence[type[Result]], problem: str = "unkno
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise MxspecError(f"{path}: cannot be read as a record: {error}") from None
-    if not isinstance(found, dict) or not {"command", "commit", "machine", "versions", "result"} <= set(found):
+    if not isinstance(found, dict) or not {"kind", "command", "commit", "machine", "versions", "result"} <= set(found):
         raise MxspecError(f"{path}: is not a record; expected a file that --record wrote")
-    result = result_of(found["result"], kinds)
+    result = result_of(found["kind"], found["result"], kinds)
     if result is None:
         raise MxspecError(f"{path}: {problem}, or written by another mxspec; measure again with: {found['command']}")
     return Record(path.name, found["command"], found["commit"], found["machine"], found["versions"], result)
 
 
-def result_of(result: Any, kinds: Sequence[type[Result]]) -> Result | None:
-    """The result as the first of these kinds that accepts it; None if none does."""
-    for kind in kinds:
-        with suppress(ValidationError):
-            return kind.model_validate(result)
+def result_of(kind: str, result: Any, kinds: Sequence[type[Result]]) -> Result | None:
+    """The result as the type of its kind; None if no type is of this kind, or accepts it."""
+    for each in kinds:
+        if each.kind == kind:
+            with suppress(ValidationError):
+                return each.model_validate(result)
     return None

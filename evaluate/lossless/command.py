@@ -53,7 +53,7 @@ def lossless(
     text = None if text_file is None else read_text(text_file, "--text")
     with Engine(bundle, slots=slots, threads=run.threads) as engine, run.console.status("opening the bundle") as status:
         found = certify(engine, text, effort, seed, only or CHECKS, status.update)
-        finish(describe(found, engine), as_tables(found), run.json_output, run.record)
+        finish("lossless", describe(found, engine), as_tables(found), run.json_output, run.record)
     if not run.json_output:
         for line in as_sentences(found):
             run.console.print(line, highlight=False, markup=False)

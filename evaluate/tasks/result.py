@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Cell, Column, Sheet
@@ -70,6 +71,8 @@ class TaskFound(Value):
 
 class TaskParity(Result):
     """All tasks. `level` is the confidence of each interval; `isolation` says how the network was closed to code."""
+
+    kind: ClassVar[str] = "tasks"
 
     bundle: str
     slots: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Column, Sheet
@@ -34,6 +35,8 @@ class Joining(Value):
 
 class ServeResult(Result):
     """The server beside the engine."""
+
+    kind: ClassVar[str] = "serve"
 
     bundle: str
     threads: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Percentiles
 from mxspec.evaluate.result import Result, Value
@@ -111,6 +112,8 @@ class SpeculationPoint(Point):
 
 class SpeculationResult(Result):
     """All points, with the prompts and repetitions of each."""
+
+    kind: ClassVar[str] = "speculation"
 
     prompts: int
     new_tokens: int

@@ -83,8 +83,8 @@ def test_records_that_cannot_be_compared_are_one_line(laboratory: Laboratory, tm
     (tmp_path / "other.json").write_text("{}")
     (tmp_path / "no.json").write_text("no")
     comparison = {"old": "a", "new": "b", "warnings": [], "figures": []}
-    another = record(tmp_path / "another.json", lambda found: found.update(result=comparison))
-    unknown = record(tmp_path / "unknown.json", lambda found: found.update(result={"figure": 1}))
+    another = record(tmp_path / "another.json", lambda found: found.update(kind="compare", result=comparison))
+    unknown = record(tmp_path / "unknown.json", lambda found: found.update(kind="figure"))
     for other, words in (
         (tmp_path / "other.json", "is not a record"),
         (tmp_path / "no.json", "cannot be read as a record"),
@@ -107,7 +107,7 @@ def test_trials_of_columns_and_of_texts_are_found_beside_their_figures() -> None
     column |= {"joules_per_token": None, "trials": [trial, trial | {"prompt": 1, "decode_seconds": 4.0}]}
     result = {"bundle": "b", "threads": 2, "prompts": 2, "new_tokens": 11, "temperature": 0.8, "k": "auto"}
     result |= {"drafter": "model", "verifier": "mrs", "read_bytes_per_second": 1e9, "anonymous_bytes": 1}
-    found = result_of(result | {"same_texts": 2, "columns": [column]}, KINDS)
+    found = result_of("columns", result | {"same_texts": 2, "columns": [column]}, KINDS)
     assert found is not None
     figures = figures_of(found)
     speed = figures["columns[fp16].tokens_per_second"]

@@ -92,6 +92,7 @@ def test_a_record_makes_the_table_of_the_documents(
     result: SpeculativeResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = {
+        "kind": result.kind,
         "command": "compare",
         "commit": "abc",
         "machine": {"cpu": "a cpu", "instruction_set": "avx2", "cores": 2},

@@ -45,9 +45,15 @@ def sweep(*points: dict[str, Any]) -> dict[str, Any]:
     return {"prompts": 3, "new_tokens": 101, "repetitions": 1, "points": points}
 
 
-def write(path: Path, result: dict[str, Any]) -> str:
+def write(path: Path, result: dict[str, Any], kind: str = "speculation") -> str:
     machine = {"cpu": "A CPU", "instruction_set": "avx2", "cores": 2}
-    head = {"command": "specbench speculate b.bundle", "commit": "abc", "machine": machine, "versions": {}}
+    head = {
+        "kind": kind,
+        "command": "specbench speculate b.bundle",
+        "commit": "abc",
+        "machine": machine,
+        "versions": {},
+    }
     path.write_text(json.dumps({**head, "result": result}))
     return str(path)
 
@@ -93,7 +99,7 @@ def test_files_are_the_same_for_the_same_record(specbench: Specbench, tmp_path: 
 def test_a_record_without_a_picture_is_one_line(
     specbench: Specbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comparison = write(tmp_path / "b.json", {"old": "a", "new": "b", "warnings": [], "figures": []})
+    comparison = write(tmp_path / "b.json", {"old": "a", "new": "b", "warnings": [], "figures": []}, "compare")
     record = write(tmp_path / "a.json", sweep(point(2)))
     for records, words in (((comparison,), "no picture can be made of it"), ((record, record), "tell their pictures")):
         done = specbench("plot", *records, "-o", str(tmp_path / "out"))
