@@ -30,7 +30,7 @@ from mxspec.runtime.models.reader import Reader, StatesReader
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.weight_reads import known_growth
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
-from mxspec.runtime.request import Request, TypedControlTokens, require_integer
+from mxspec.runtime.request import Request, require_integer
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -39,6 +39,7 @@ from mxspec.runtime.scheduling.scheduled_text import ScheduledText
 from mxspec.runtime.scheduling.scheduler import Scheduler
 from mxspec.runtime.scheduling.text import Text
 from mxspec.runtime.scheduling.worker import QueueFullError, Worker
+from mxspec.runtime.settings import TypedControlTokens
 from mxspec.runtime.text.chat import ChatTemplate, Message, characters
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.text.tokenizer import check_ids, encode_prompt, encode_rendered, load_tokenizer, longest_text

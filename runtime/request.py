@@ -7,24 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from mxspec.formats.errors import GenerationError
-from mxspec.formats.sampling import SamplingParameters
-from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.runtime.sampling.beam_settings import Beams, EarlyStopping
+from mxspec.runtime.sampling.beam_settings import Beams
+from mxspec.runtime.settings import RequestSettings, TypedControlTokens
 from mxspec.runtime.text.stream import check_stops
 
-K = int | Literal["auto"]
 Message = Mapping[str, Any]
-TypedControlTokens = Literal["control", "text"]
 
 MAX_LENGTH_PENALTY = 10.0  # so that float32 holds a length to this power
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(SamplingParameters[None]):
+class Request(RequestSettings):
     """One prompt, and how it is to be continued; None stands for the bundle's default.
 
-    The sampling parameters (`temperature`, `top_k`, ...) are declared in formats/sampling.py.
+    The settings (`max_new_tokens`, `k`, ...) are declared in settings.py, the sampling parameters (`temperature`,
+    `top_k`, ...) in formats/sampling.py.
 
     The prompt is text, token ids, or the messages of a chat; it is the source where the bundle's models have encoders,
     and `decoder_prompt`, text or token ids, is what the answer to it goes on from. Temperature 0 is greedy: the text is
@@ -38,27 +36,8 @@ class Request(SamplingParameters[None]):
     tools: Sequence[Message] | None = None  # that the chat's template describes to the model
     template_variables: Message | None = None  # further ones of the chat's template, such as enable_thinking
     continued: bool = False  # the answer goes on from the last message, which is the assistant's
-    typed_control_tokens: TypedControlTokens = "control"  # what <|im_end|> in a message is: as in transformers, or text
-    max_new_tokens: int = 128
-    min_new_tokens: int = 0  # tokens before the text may end
-    k: K | None = None  # most tokens drafted in a round; default: "auto" (by cost) where no text changes by it, else 4;
-    # of a beam search most steps, default and "auto" 0
-    drafter: str | Drafter | None = None  # a name of docs/engine.md, or a Drafter; default: model, else suffix
-    verifier: str | None = None  # of sampled text: "auto" (the default), "mrs", "block" or "match"
-    proposal: ProposalKind | None = None  # drawn, or the draft's likeliest; default: the kind that is kept more often
-    draft_temperature: float | None = None  # temperature of the draft alone; default: the text's
-    lenience: float = 1.0  # below 1 the text is not the target's any more
-    stop: str | Sequence[str] = ()  # the text ends before the first of these strings
-    stop_token_ids: Sequence[int] = ()  # further tokens that end the text, as the end of text does
-    ignore_eos: bool = False
     logprobs: int | None = None  # log-probabilities of the tokens, and of this many likeliest tokens beside each
     logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or the one drawn from
-    n: int = 1  # number of answers
-    best_of: int | None = None  # samples, of which the n with the highest mean log-probability are the answers
-    beams: int = 1  # number of beams of a beam search; 1: no search
-    length_penalty: float = 1.0  # of a beam search: scores are divided by length to this power
-    early_stopping: EarlyStopping = False  # True: the first texts end the search; "never": once none can be better
-    draft_beams: int | None = None  # beams of the draft's own search, with a k; default: twice `beams`
     grammar: Grammar | None = None
     trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
     cache_key: str = ""  # cached prompts and answers are shared only between requests of the same key

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.validation import first_problem
-from mxspec.runtime.request import TypedControlTokens
+from mxspec.runtime.settings import TypedControlTokens
 from mxspec.serve.access.keys import read_keys
 from mxspec.serve.app import Access, build_app
 from mxspec.serve.engines.service import Service, models_of

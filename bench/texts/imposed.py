@@ -19,7 +19,7 @@ from mxspec.evaluate.progress import Progress
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import read_text
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.request import K
+from mxspec.runtime.settings import K
 
 
 class ImposedWriter:

@@ -10,7 +10,7 @@ import click
 
 from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.cli.settings import parse_k
-from mxspec.runtime.request import K
+from mxspec.runtime.settings import K
 
 SPEAKING = tuple(name for name in drafters.NAMES if name != "none")  # drafters that propose tokens
 VERIFIERS = ("auto", *verifiers.NAMES)

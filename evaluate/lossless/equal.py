@@ -21,8 +21,8 @@ from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.request import K
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.settings import K
 
 SHARE = 0.45  # of the models' time
 LEAST = 8  # tokens of a text

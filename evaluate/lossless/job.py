@@ -13,9 +13,10 @@ from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.runtime.request import K, Request
+from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
+from mxspec.runtime.settings import K
 
 _CHOOSING = PARAMETERS.keys() - {"seed"}  # fields of a request that choose tokens
 WORDS, MOST_LENGTH = 24, 200

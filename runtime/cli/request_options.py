@@ -1,4 +1,4 @@
-"""The options of specrun and specbatch that say how texts are written."""
+"""The options of specrun and specbatch that say how texts are written, from the declarations of settings."""
 
 from __future__ import annotations
 
@@ -8,127 +8,55 @@ from typing import Any, TypeVar
 import click
 
 from mxspec.formats.sampling import PARAMETERS, Parameter
-from mxspec.runtime import drafters, verifiers
 from mxspec.runtime.cli.option_groups import option
 from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
-
-CHAT, LENGTH, SAMPLING, GRAMMAR = "Chat", "Length", "Sampling (default: what the bundle says)", "Grammar"
-SPEED, BEAMS = "Speculation and speed", "Beam search"
+from mxspec.runtime.settings import BEAMS, CHAT, GRAMMAR, LENGTH, SAMPLING, SETTINGS, SPEED, Kind, Setting
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_KINDS: dict[Kind, dict[str, Any]] = {
+    "integer": {"type": int},
+    "number": {"type": float},
+    "flag": {"is_flag": True, "default": None},
+    "k": {"callback": parse_k, "metavar": "INTEGER|auto"},
+    "early_stopping": {"callback": parse_early_stopping, "metavar": "true|false|never"},
+    "texts": {"multiple": True, "metavar": "TEXT"},
+}
+
+
+def _named(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Function]:
     """The option of a sampling parameter, made from its declaration."""
-    option_name = f"--{name.replace('_', '-')}"
     if parameter.kind == "bias":
         return option(
-            SAMPLING, option_name, multiple=True, callback=parse_bias, metavar="ID=VALUE", help=parameter.help
+            SAMPLING, _named(name), multiple=True, callback=parse_bias, metavar="ID=VALUE", help=parameter.help
         )
-    return option(SAMPLING, option_name, type=int if parameter.kind == "integer" else float, help=parameter.help)
+    return option(SAMPLING, _named(name), type=int if parameter.kind == "integer" else float, help=parameter.help)
+
+
+def setting_option(name: str, setting: Setting) -> Callable[[Function], Function]:
+    """The option of another setting, made from its declaration."""
+    settings = {"type": click.Choice(setting.choices)} if setting.kind == "choice" else _KINDS[setting.kind]
+    return option(setting.group, _named(name), help=setting.help, **settings)
+
+
+def _of(group: str) -> list[Callable[[Function], Function]]:
+    return [setting_option(name, setting) for name, setting in SETTINGS.items() if setting.group == group]
 
 
 OPTIONS = (
-    option(
-        CHAT,
-        "--typed-control-tokens",
-        type=click.Choice(["control", "text"]),
-        help="What a control token in a message, such as <|im_end|>, is: the control token, as in transformers, or "
-        "plain text.  [default: control]",
-    ),
-    option(
-        LENGTH,
-        "--max-new-tokens",
-        type=int,
-        help="Most tokens to write.  [default: 128; in a chat all that the context holds]",
-    ),
-    option(
-        LENGTH, "--min-new-tokens", type=int, help="Fewest tokens to write: the text does not end before.  [default: 0]"
-    ),
-    option(
-        LENGTH,
-        "--stop",
-        multiple=True,
-        metavar="TEXT",
-        help="End the answer before this text. May be given several times.",
-    ),
-    option(LENGTH, "--ignore-eos", is_flag=True, default=None, help="Go on writing after an end-of-text token."),
+    *_of(CHAT),
+    *_of(LENGTH),
     *(sampling_option(name, parameter) for name, parameter in PARAMETERS.items()),
-    option(SAMPLING, "--n", type=int, help="Number of samples to write.  [default: 1]"),
-    option(
-        SAMPLING,
-        "--best-of",
-        type=int,
-        help="Number of samples to write, of which the likeliest are kept.  [default: n]",
-    ),
-    option(
-        BEAMS,
-        "--beams",
-        type=int,
-        help="Number of beams of a beam search; the n best texts are written.  [default: 1, no search]",
-    ),
-    option(
-        BEAMS,
-        "--length-penalty",
-        type=float,
-        help="Length penalty of a beam search: above 0 favours long texts, below 0 short.  [default: 1]",
-    ),
-    option(
-        BEAMS,
-        "--early-stopping",
-        callback=parse_early_stopping,
-        metavar="true|false|never",
-        help="When a beam search ends. true: with the first finished texts; false: when no beam is better; never: when "
-        "no beam can get better.  [default: false]",
-    ),
-    option(
-        BEAMS,
-        "--draft-beams",
-        type=int,
-        help="Number of beams of the draft's own search, with --k.  [default: twice the number of beams]",
-    ),
+    *_of(SAMPLING),
+    *_of(BEAMS),
     option(GRAMMAR, "--json-schema", metavar="FILE|TEXT", help="Write JSON that is valid under this JSON schema."),
     option(GRAMMAR, "--regex", metavar="PATTERN", help="Write text that matches this regular expression."),
     option(GRAMMAR, "--lark", metavar="FILE", help="Write text that this Lark grammar accepts."),
-    option(
-        SPEED,
-        "--k",
-        callback=parse_k,
-        metavar="INTEGER|auto",
-        help="Number of tokens drafted in a round; auto: by measured cost. Beam search drafts only by a number.  "
-        "[default: auto where it changes no text, else 4; 0 with --beams]",
-    ),
-    option(
-        SPEED,
-        "--drafter",
-        type=click.Choice(drafters.NAMES),
-        help="Method that drafts tokens.  [default: model, or suffix in a bundle without a draft]",
-    ),
-    option(
-        SPEED,
-        "--verifier",
-        type=click.Choice(["auto", *verifiers.NAMES]),
-        help="Rule by which drafted tokens of sampled text are accepted; with match a seed always means one text.  "
-        "[default: auto]",
-    ),
-    option(
-        SPEED,
-        "--proposal",
-        type=click.Choice(["sampled", "greedy"]),
-        help="Whether drafted tokens are sampled, or the draft's likeliest.  [default: what is accepted more often]",
-    ),
-    option(
-        SPEED,
-        "--draft-temperature",
-        type=float,
-        help="Temperature of the draft model alone.  [default: that of the text]",
-    ),
-    option(
-        SPEED,
-        "--lenience",
-        type=float,
-        help="Below 1, more drafted tokens are accepted, and the text is not the target's own.  [default: 1]",
-    ),
+    *_of(SPEED),
 )
 
 

@@ -14,7 +14,8 @@ from mxspec.runtime.cli.command import read_text
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
     from mxspec.runtime.grammars.grammar import Grammar
-    from mxspec.runtime.request import K, Message, Request
+    from mxspec.runtime.request import Message, Request
+    from mxspec.runtime.settings import K
 
 GRAMMARS = ("json_schema", "regex", "lark")
 

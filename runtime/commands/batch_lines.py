@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
 
 KEYS = ("key", "id")  # names of the caller's own key, which is copied to the answer
-SETTINGS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in ("grammar", "trace"))
-KNOWN = (*SETTINGS, *GRAMMARS, *KEYS)
+REQUEST_FIELDS = tuple(field.name for field in dataclasses.fields(Request) if field.name not in ("grammar", "trace"))
+KNOWN = (*REQUEST_FIELDS, *GRAMMARS, *KEYS)
 
 
 @dataclass(frozen=True, slots=True)

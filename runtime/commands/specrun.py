@@ -10,12 +10,13 @@ import click
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
-from mxspec.runtime.cli.request_options import SPEED, request_options
+from mxspec.runtime.cli.request_options import request_options
 from mxspec.runtime.cli.settings import request_for, request_settings
 from mxspec.runtime.commands.invocation import Invocation
 from mxspec.runtime.commands.one_answer import answer_once
 from mxspec.runtime.commands.prompt import read_prompt
 from mxspec.runtime.commands.trace_file import check_trace_path
+from mxspec.runtime.settings import SPEED
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine

@@ -11,8 +11,9 @@ from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.drafters.drafter import Choice, Drafter, ProposalKind
 from mxspec.runtime.drafters.known import why_missing
 from mxspec.runtime.drafters.text_draft import TextDrafter
-from mxspec.runtime.request import K, Request
+from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.settings import K
 from mxspec.runtime.verifiers.measured import Measured
 from mxspec.runtime.verifiers.verify import MATCH, MRS, VERIFIERS, Verifier
 

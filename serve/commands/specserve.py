@@ -19,7 +19,7 @@ from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.serve.http.limits import MIB, Limits
 
 if TYPE_CHECKING:
-    from mxspec.runtime.request import TypedControlTokens
+    from mxspec.runtime.settings import TypedControlTokens
     from mxspec.serve.engines.service import Service
 
 FILE = click.Path(path_type=Path)

@@ -22,7 +22,7 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.guarded.process_quota import GivenUpError
 from mxspec.runtime.memory import give_back
-from mxspec.runtime.request import TypedControlTokens
+from mxspec.runtime.settings import TypedControlTokens
 from mxspec.serve.engines.flight import AbortReason, Flight
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.token_texts import TokenTexts

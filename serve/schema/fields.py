@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
@@ -16,6 +16,7 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.beam_settings import EarlyStopping
+from mxspec.runtime.settings import SETTINGS
 from mxspec.serve.http.errors import SERVER, ApiError, unsupported
 
 DEEPEST = 100  # most levels of nested objects and lists
@@ -50,41 +51,42 @@ Bias = Annotated[dict[int, float], BeforeValidator(_check_bias)]
 
 
 # Settings that other servers have at the top of a request (vLLM, llama.cpp), by our name; each also has its own in Own.
-OF_OTHERS = {
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "repetition_penalty": "repetition_penalty",
-    "ignore_eos": "ignore_eos",
-    "min_tokens": "min_new_tokens",
-    "stop_token_ids": "stop_token_ids",
+OF_OTHERS = {name: name for name in ("top_k", "min_p", "typical_p", "repetition_penalty")} | {
+    setting.elsewhere: name for name, setting in SETTINGS.items() if setting.elsewhere
 }
 OFF = {"top_k": (-1, 0), "typical_p": (0,), "seed": (-1,)}  # what other servers have for "not given"
 OF_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
 
 
-def _sampling_fields(names: Iterable[str]) -> Any:
-    """A base class with fields for these sampling parameters, None where they are not given."""
-    kinds = {"number": float, "integer": int, "bias": Bias}
-    return with_fields({name: (kinds[PARAMETERS[name].kind] | None, None) for name in names})
+_KINDS: Mapping[str, Any] = {
+    "number": float | None,
+    "integer": int | None,
+    "bias": Bias | None,
+    "flag": bool | None,
+    "choice": str | None,
+    "k": K,
+    "early_stopping": EarlyStopping | None,
+    "token_ids": list[int] | None,
+}
 
 
-class Own(_sampling_fields(name for name in PARAMETERS if name not in OF_OPENAI)):  # type: ignore[misc]
+def _fields_of(names: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
+    """Fields for settings by our name, under their names in a request; None where they are not given."""
+    kinds: dict[str, str] = {name: parameter.kind for name, parameter in PARAMETERS.items()}
+    kinds.update((name, setting.kind) for name, setting in SETTINGS.items())
+    return {theirs: (_KINDS[kinds[ours]], None) for theirs, ours in names.items()}
+
+
+def _own_fields() -> Any:
+    """A base class with the settings that OpenAI's API lacks."""
+    sampling = [name for name in PARAMETERS if name not in OF_OPENAI]
+    served = [name for name, setting in SETTINGS.items() if setting.served]
+    return with_fields(_fields_of({name: name for name in (*sampling, *served)}))
+
+
+class Own(_own_fields()):  # type: ignore[misc]
     """The object `mxspec` of a request: the settings of the runtime's Request that OpenAI's API lacks."""
 
-    k: K = None
-    drafter: str | None = None
-    verifier: str | None = None
-    proposal: Literal["sampled", "greedy"] | None = None
-    draft_temperature: float | None = None
-    lenience: float | None = None
-    min_new_tokens: int | None = None
-    beams: int | None = None
-    length_penalty: float | None = None
-    early_stopping: EarlyStopping | None = None
-    draft_beams: int | None = None
-    ignore_eos: bool = False
-    stop_token_ids: list[int] | None = None
     cache_key: str = ""
     regex: str | None = None
     lark: str | None = None
@@ -116,7 +118,7 @@ class StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
+class GenerationRequest(with_fields(_fields_of({name: name for name in OF_OPENAI} | OF_OTHERS))):  # type: ignore[misc]
     """The fields that requests for a chat and for a completion share."""
 
     model: str | None = None
@@ -125,13 +127,6 @@ class GenerationRequest(_sampling_fields(OF_OPENAI)):  # type: ignore[misc]
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repetition_penalty: float | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    stop_token_ids: list[int] | None = None
     mxspec: Own = Own()
     _ignored: list[str] = PrivateAttr(default_factory=list)
 

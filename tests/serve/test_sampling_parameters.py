@@ -11,13 +11,14 @@ from click.testing import CliRunner
 
 from mxspec.formats.manifest import SamplingDefaults
 from mxspec.formats.sampling import BUNDLED, PARAMETERS
-from mxspec.runtime.commands.batch_lines import SETTINGS
+from mxspec.runtime.commands.batch_lines import REQUEST_FIELDS
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.settings import SETTINGS
 from mxspec.serve.commands.specbatch import specbatch
 from mxspec.serve.schema import chat, completion
-from mxspec.serve.schema.fields import OF_OPENAI, Own, parse_body
+from mxspec.serve.schema.fields import OF_OPENAI, OF_OTHERS, Own, parse_body
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = {"number": 0.5, "integer": 3, "bias": {"7": -1.5}}
@@ -27,7 +28,7 @@ def test_requests_defaults_and_lines_of_batch_jobs_have_the_declared_ones() -> N
     names = set(PARAMETERS)
     assert {field.name for field in fields(Sampling)} == names
     assert names <= {field.name for field in fields(Request)}
-    assert names <= set(SETTINGS)
+    assert names <= set(REQUEST_FIELDS)
     assert tuple(SamplingDefaults.model_fields) == BUNDLED
     asked = Request(prompt="x")
     assert all(getattr(asked, name) is None for name in BUNDLED)
@@ -39,6 +40,10 @@ def test_the_help_of_commands_has_an_option_for_each(command: object) -> None:
     for name, parameter in PARAMETERS.items():
         (line,) = (line for line in shown.splitlines() if line.split()[:1] == [f"--{name.replace('_', '-')}"])
         assert parameter.help.split("  ")[0] in line
+    for name, setting in SETTINGS.items():
+        assert (f"--{name.replace('_', '-')} " in shown) == bool(setting.group)
+    words = " ".join(shown.split())
+    assert all(setting.help.split("  ")[0] in words for setting in SETTINGS.values() if setting.group)
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -61,6 +66,13 @@ def test_the_server_takes_each_at_one_place(name: str) -> None:
 def test_the_tables_of_documents_name_each(document: str) -> None:
     rows = [line for line in (DOCS / document).read_text(encoding="utf-8").splitlines() if line.startswith("|")]
     assert [name for name in PARAMETERS if not any(f"`{name}`" in row for row in rows)] == []
+
+
+def test_documents_name_each_setting() -> None:
+    engine, serve = ((DOCS / name).read_text(encoding="utf-8") for name in ("engine.md", "serve.md"))
+    assert [name for name in SETTINGS if f"`{name}`" not in engine and f"`{name}=" not in engine] == []
+    named = [*(name for name, setting in SETTINGS.items() if setting.served), *OF_OTHERS]
+    assert [name for name in named if f"`{name}`" not in serve] == []
 
 
 def test_the_table_of_a_bundles_defaults_names_each() -> None:

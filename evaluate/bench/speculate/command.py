@@ -18,7 +18,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import MANIFEST
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command, read_text
-from mxspec.runtime.request import K
+from mxspec.runtime.settings import K
 
 PROMPTS = 4
 

@@ -15,7 +15,7 @@ from mxspec.evaluate.bench.prompts import require_context
 from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.request import K
+from mxspec.runtime.settings import K
 
 
 @dataclass(frozen=True, slots=True)
