@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mxspec.formats.caches import CacheKind, cache_bytes, capacity_of, entry_size, kept_tokens
 from mxspec.formats.errors import BundleError
@@ -17,8 +17,6 @@ from mxspec.formats.validation import Strict, first_problem, parse_json, with_fi
 from mxspec.formats.weight_format import Activations
 
 SCHEMA_VERSION = 4
-# In version 3 `caches` is called `cache_dtype`, version 2 has no `cost`; the graphs of version 1 hold one text a call.
-READABLE_SCHEMA_VERSIONS = (2, 3, 4)
 LARGEST_K = 64  # tokens drafted in a round: far more than any pair gains by, and few enough to count through
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
@@ -250,7 +248,7 @@ class ModelEntry(Strict):
     layers: Positive
     kv_heads: Positive
     head_size: Positive
-    caches: CacheKind = Field(validation_alias=AliasChoices("caches", "cache_dtype"))
+    caches: CacheKind
     windows: tuple[Count, ...] = ()
     vocab_size: Positive
     context_length: Positive
@@ -417,7 +415,7 @@ class AnyManifest(BaseModel):
             found = cls.model_validate_json(text, strict=True)
         except ValidationError as problems:
             raise BundleError(f"{MANIFEST}: {first_problem(problems, cls)}") from None
-        return Manifest.parse(text) if found.schema_version in READABLE_SCHEMA_VERSIONS else found
+        return Manifest.parse(text) if found.schema_version == SCHEMA_VERSION else found
 
 
 class Manifest(Strict):
@@ -530,10 +528,9 @@ class Manifest(Strict):
         """Parse and check manifest.json; raises BundleError naming the first mistake."""
         found = parse_json(text, MANIFEST, BundleError)
         version = found.get("schema_version") if isinstance(found, dict) else None
-        if version not in READABLE_SCHEMA_VERSIONS or isinstance(version, bool):
-            readable = ", ".join(map(str, READABLE_SCHEMA_VERSIONS))
+        if version != SCHEMA_VERSION:
             raise BundleError(
-                f"{MANIFEST}: schema version {version!r}, this mxspec reads {readable}; "
+                f"{MANIFEST}: schema version {version!r}, this mxspec reads {SCHEMA_VERSION}; "
                 "compile the bundle again, or install the mxspec that wrote it"
             )
         try:

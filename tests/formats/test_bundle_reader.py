@@ -85,10 +85,10 @@ def test_no_folder_and_no_manifest(tmp_path: Path) -> None:
         (b'{"schema_version": NaN}', "NaN is not a JSON number"),
         (b'{"schema_version": 1e999}', "1e999 is too large for a number"),
         (b'{"schema_version": -1e999}', "-1e999 is too large for a number"),
-        (b'{"schema_version": 2}', "key 'name' is missing"),
+        (b'{"schema_version": 4}', "key 'name' is missing"),
         (b'{"schema_version": true}', "schema version True"),
-        (b'{"schema_version": 1}', "schema version 1, this mxspec reads 2, 3, 4; compile the bundle again"),
-        (b'{"schema_version": 5}', "schema version 5, this mxspec reads 2, 3, 4"),
+        (b'{"schema_version": 3}', "schema version 3, this mxspec reads 4; compile the bundle again"),
+        (b'{"schema_version": 5}', "schema version 5, this mxspec reads 4"),
         (b'{"schema_version": ' + b"9" * 5000 + b"}", "not valid JSON"),
     ],
 )

@@ -47,7 +47,7 @@ def test_force_replaces_a_bundle(bundle_path: Path, small_bundle: Callable[..., 
     assert names(bundle_path.parent) == ["small.bundle"]
 
 
-@pytest.mark.parametrize("version", [1, 5])
+@pytest.mark.parametrize("version", [3, 5])
 def test_force_replaces_a_bundle_of_another_schema_version(
     bundle_path: Path, version: int, small_bundle: Callable[..., Path]
 ) -> None:
