@@ -36,14 +36,13 @@ class Draws:
 
     A number belongs to its position, whatever the round: one that a discarded look-ahead used decided nothing that was
     emitted, so it serves the token that takes its place. Where that is not so, the numbers are `fresh`: no other round
-    has them. A drafter that itself verifies has a `level` of its own.
+    has them.
     """
 
     seed: int
     sample: int
     first: int
     fresh: bool = False
-    level: int = 0
     _noise: dict[int, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
 
     def uniform(self, place: int, purpose: Purpose) -> float:
@@ -64,7 +63,7 @@ class Draws:
         return known[:count]
 
     def _word(self, place: int, purpose: Purpose) -> int:
-        counter = self.first + place, int(purpose), self.first + 1 if self.fresh else 0, self.level
+        counter = self.first + place, int(purpose), self.first + 1 if self.fresh else 0, 0
         return philox((self.seed, self.sample), counter)[0]
 
 
