@@ -12,7 +12,7 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -78,11 +78,10 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
         path = _made_once(graphs / _key_of_trace(interface), lambda path: _write_graph(trace(interface), path))
         return _read_graph(path)
 
-    def judge_once(config: Any, context_length: int, taps: Sequence[int] = ()) -> Any:
-        key = _digest(config.to_json_string(), context_length, taps)
-        path = _made_once(
-            run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(config, context_length, taps)))
-        )
+    def judge_once(*given: Any) -> Any:
+        config, *others = given
+        key = _digest(config.to_json_string(), *others)
+        path = _made_once(run / "verdicts" / key, lambda path: path.write_bytes(pickle.dumps(judge(*given))))
         return pickle.loads(path.read_bytes())
 
     def to_nearest(models: Collection[Model], *_: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mxspec.compile.check.specialize import check_specializations
-from mxspec.compile.check.twin import VOCABULARY, taps_of_twin, write_twin
+from mxspec.compile.check.twin import VOCABULARY, outputs_of_twin, write_twin
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
@@ -50,7 +50,7 @@ def check_twin(model: Model) -> None:
                 checkpoint=checkpoint,
                 wanted=wanted,
                 rows=None if rows is None else np.arange(min(VOCABULARY // 2, len(rows))),
-                hidden_state_outputs=taps_of_twin(model.hidden_state_outputs, config, checkpoint.config),
+                hidden_state_outputs=outputs_of_twin(model.hidden_state_outputs, config, checkpoint.config),
                 traces=Traces(),
             )
             twin.plan = plan_model(twin)

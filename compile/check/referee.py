@@ -34,8 +34,8 @@ from mxspec.compile.check.twin import (
     Scale,
     layer_kinds,
     layers_of_each_kind,
+    outputs_of_twin,
     shrink,
-    taps_of_twin,
     write_twin,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
@@ -68,27 +68,30 @@ class Twin:
     config: PreTrainedConfig
     readings: Mapping[int, list[Reading]]
     windows: tuple[int, ...]
-    taps: Sequence[int] = ()
+    hidden_state_outputs: Sequence[int] = ()
 
     def compare(self, config: PreTrainedConfig | None = None) -> Difference:
         """The largest difference from transformers' forward; `config` replaces the twin's own."""
         with Checkpoint(self.folder) as checkpoint:
             model = load_reference(checkpoint, config or self.config)
         found = [largest_difference(readings, oracle(model, first)) for first, readings in self.readings.items()]
-        if self.taps:
-            found += [states_difference(model, each, first, self.taps) for first, each in self.readings.items()]
+        if self.hidden_state_outputs:
+            found += [
+                states_difference(model, each, first, self.hidden_state_outputs)
+                for first, each in self.readings.items()
+            ]
         return max(found, key=lambda difference: difference.error)
 
 
-def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = ()) -> RefereeVerdict:
-    """Compare a twin of a model with transformers; if it gives the states at `taps`, also those at all such places.
+def judge(config: PreTrainedConfig, context_length: int, hidden_state_outputs: Sequence[int] = ()) -> RefereeVerdict:
+    """Compare a twin of a model with transformers, and its hidden states at all places if it gives some.
 
     Raises CheckFailed if it differs, UnsupportedModelError if it cannot be compiled.
     """
     require_plain_decoder(config)
     name, errors = architecture_name(config), {}
     with _one_line(name), tempfile.TemporaryDirectory(prefix="mxspec-referee-") as place:
-        for twin in compile_twin(config, context_length, Path(place), taps):
+        for twin in compile_twin(config, context_length, Path(place), hidden_state_outputs):
             difference, scale = twin.compare(), twin.scale
             if difference.error > TOLERANCE[scale]:
                 raise CheckFailed(
@@ -102,7 +105,7 @@ def judge(config: PreTrainedConfig, context_length: int, taps: Sequence[int] = (
 
 
 def compile_twin(
-    config: PreTrainedConfig, context_length: int, place: Path, taps: Sequence[int] = ()
+    config: PreTrainedConfig, context_length: int, place: Path, hidden_state_outputs: Sequence[int] = ()
 ) -> Iterator[Twin]:
     """Write a twin with weights of each scale below the folder `place`; the graph is exported once."""
     plan: ModelPlan | None = None
@@ -111,7 +114,7 @@ def compile_twin(
         folder.mkdir()
         write_twin(config, folder, scale)
         with Checkpoint(folder) as checkpoint:
-            given = taps_of_twin(taps, config, checkpoint.config)
+            given = outputs_of_twin(hidden_state_outputs, config, checkpoint.config)
             small = Model("target", checkpoint, _PLAIN, _RECIPE, context_length, given)
             plan = plan or plan_model(small)
             sources = {name: checkpoint.tensors[source.name] for name, source in plan.sources.items()}

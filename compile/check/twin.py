@@ -139,10 +139,16 @@ def shrink(config: PreTrainedConfig) -> PreTrainedConfig:
     return _narrow(small)
 
 
-def taps_of_twin(taps: Sequence[int], config: PreTrainedConfig, twin: PreTrainedConfig) -> tuple[int, ...]:
-    """The places whose states a twin gives, if its model gives those at `taps`: all layers, and the same after them."""
-    after = [twin.num_hidden_layers + tap - config.num_hidden_layers for tap in taps if tap >= config.num_hidden_layers]
-    return (*range(twin.num_hidden_layers), *after) if taps else ()
+def outputs_of_twin(
+    hidden_state_outputs: Sequence[int], config: PreTrainedConfig, twin: PreTrainedConfig
+) -> tuple[int, ...]:
+    """The places whose states a twin gives, if its model gives some: all layers, and the same after them."""
+    after = [
+        twin.num_hidden_layers + layer - config.num_hidden_layers
+        for layer in hidden_state_outputs
+        if layer >= config.num_hidden_layers
+    ]
+    return (*range(twin.num_hidden_layers), *after) if hidden_state_outputs else ()
 
 
 def _shrink_experts(small: PreTrainedConfig, config: PreTrainedConfig) -> None:

@@ -55,7 +55,7 @@ def export_graph(
     stored_once: StoredOnce = never,
     traces: Traces | None = None,
     head_rows: int | None = None,
-    taps: Sequence[int] = (),
+    hidden_state_outputs: Sequence[int] = (),
 ) -> ExportedGraph:
     """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
 
@@ -63,8 +63,8 @@ def export_graph(
     rows as `activations` if their format supports it. A head that is also the embedding is stored once if `stored_once`
     says so for its parameter, else with a float16 table. No weights are read, only small `buffers`
     (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to `source_length` tokens.
-    `traces` are of the same configuration, buffers, lengths and taps. With `head_rows` the head has that many of its
-    rows. With `taps` the graph also gives the hidden states that enter these layers.
+    `traces` are of the same configuration, buffers, lengths and outputs. With `head_rows` the head has that many of its
+    rows. With `hidden_state_outputs` the graph also gives the hidden states that enter these layers.
 
     Raises UnsupportedModelError if the model cannot be exported.
     """
@@ -83,7 +83,7 @@ def export_graph(
         head = swap_modules(model, weight_format, activations, call, head_rows)
         notes = replace_rotary_modules(model, context_length)
         specs = _weight_specs(model)
-        interface = _interface(model, call, shape, taps)
+        interface = _interface(model, call, shape, hidden_state_outputs)
         graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
     encoder = None
     if config.is_encoder_decoder:
@@ -104,19 +104,21 @@ def export_graph(
         context_length=context_length,
         caches=caches,
         notes=notes,
-        states=_states(config, taps),
+        states=_states(config, hidden_state_outputs),
         experts=experts_of(graph),
         encoder=encoder,
     )
 
 
-def _interface(model: PreTrainedModel, call: CallInputs, shape: CacheShape, taps: Sequence[int]) -> DecoderInterface:
+def _interface(
+    model: PreTrainedModel, call: CallInputs, shape: CacheShape, hidden_state_outputs: Sequence[int]
+) -> DecoderInterface:
     """What the graph takes and gives beside the caches."""
     if model.config.is_encoder_decoder:
         return SourceDecoderInterface(model, call, shape)
     if isinstance(model, StatesHead):
         return HeadInterface(model, call, shape)
-    return DecoderInterface(model, call, shape, taps)
+    return DecoderInterface(model, call, shape, hidden_state_outputs)
 
 
 def _finish(
@@ -133,12 +135,12 @@ def _finish(
     return graph, weights_of(graph, specs)
 
 
-def _states(config: PreTrainedConfig, taps: Sequence[int]) -> StatesEntry | None:
+def _states(config: PreTrainedConfig, hidden_state_outputs: Sequence[int]) -> StatesEntry | None:
     """The hidden states that the graph gives or reads."""
     if isinstance(config, HeadConfig):
         layers = config.taps or range(config.tap_count)
         return StatesEntry(layers=tuple(layers), width=config.states_width, own=config.hidden_size)
-    return StatesEntry(layers=tuple(taps), width=config.hidden_size) if taps else None
+    return StatesEntry(layers=tuple(hidden_state_outputs), width=config.hidden_size) if hidden_state_outputs else None
 
 
 def _check_context(config: PreTrainedConfig, context_length: int) -> None:

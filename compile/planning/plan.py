@@ -40,7 +40,7 @@ def plan_model(model: Model) -> ModelPlan:
         stored_once=choose_tables(wanted, weight_format, own) if rows is None else never,
         traces=model.traces,
         head_rows=None if rows is None else len(rows),
-        taps=model.hidden_state_outputs,
+        hidden_state_outputs=model.hidden_state_outputs,
     )
     parameters = [*dict.fromkeys(source for spec in exported.weights for source in spec.sources), *buffers]
     resolved = resolve_names(named, checkpoint.tensors, parameters)

@@ -203,7 +203,7 @@ def _collect(
     wanted: Wanted,
     target: Target,
     given: Callable[[Writer], Source],
-    taps: list[int],
+    hidden_state_outputs: list[int],
     examples: Examples,
     place: Path,
     until: float,
@@ -212,9 +212,9 @@ def _collect(
     """Have the target write texts and read them, until there are enough or time is up."""
     checkpoint = target.checkpoint
     with stages.step("referee target"):
-        judge(checkpoint.config, target.context, taps)
+        judge(checkpoint.config, target.context, hidden_state_outputs)
     folder, recipe = place / "writer", target.recipe
-    model = Model("target", checkpoint, recipe.target, recipe, target.context, tuple(taps))
+    model = Model("target", checkpoint, recipe.target, recipe, target.context, tuple(hidden_state_outputs))
     entry = pack_writer(model, folder, stages)
     session = open_writer(folder, entry, target.known, AT_ONCE, target.length)
     source = given(

@@ -20,7 +20,7 @@ from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import check_pair
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
-from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side, writing_arrays
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenReading, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.speed import seconds_of
@@ -164,7 +164,7 @@ def _match(of_target: Model, of_draft: Model, different: PairError) -> _Pair:
     except PairError as error:
         raise PairError(f"{different}; nor can they be mapped: {error}") from None
     ids = np.array(sorted(matched.draft_of), np.int64)
-    reading = Reading(target, draft, matched)
+    reading = TokenReading(target, draft, matched)
     start = load_tokenizer(of_draft.checkpoint.tokenizer).encode("").ids
     begin = [draft.begin] if draft.begin is not None and start[:1] == [draft.begin] else []
     arrays = reading.arrays(of_target.known) | {"start": np.array(begin, np.int32)}

@@ -61,7 +61,7 @@ def writing_arrays(target: Side, draft: Side, matched: MatchedTokens, known: int
     return {"head_ids": partners, "texts": np.frombuffer(b"".join(texts), np.uint8), "text_begins": begins}
 
 
-class Reading:
+class TokenReading:
     """How a draft reads each token of the target: as its partner, or as the fewest tokens with the same bytes."""
 
     def __init__(self, target: Side, draft: Side, matched: MatchedTokens) -> None:

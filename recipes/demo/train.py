@@ -43,7 +43,7 @@ SCHEDULE = Schedule(batch=12)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ModelSizes:
     """Sizes and schedule of one model; a step has sequences of CONTEXT tokens.
 
     A `gpt2` has learned positions, GELU and an untied head, and as many key-value heads as query heads.
@@ -88,38 +88,40 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class TrainedPair:
     """A target and a draft that share a vocabulary."""
 
     vocab_size: int
-    target: Plan
-    draft: Plan
+    target: ModelSizes
+    draft: ModelSizes
 
 
 # 8.8 million parameters. Width 512 = 128 x 4: it can be widened by powers of 4 without changing its function.
-_DEMO_TARGET = Plan(hidden_size=512, intermediate_size=1024, layers=3, heads=8, kv_heads=2)
+_DEMO_TARGET = ModelSizes(hidden_size=512, intermediate_size=1024, layers=3, heads=8, kv_heads=2)
 SHAPES = {
     # The draft has 0.92 million parameters, 9.6 times fewer than the target.
-    "demo": Pair(
+    "demo": TrainedPair(
         4096,
         target=_DEMO_TARGET,
-        draft=Plan(hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, schedule=Schedule(12, 4e-3)),
+        draft=ModelSizes(
+            hidden_size=128, intermediate_size=384, layers=2, heads=4, kv_heads=2, schedule=Schedule(12, 4e-3)
+        ),
     ),
     # After Chen et al. (2023, https://arxiv.org/abs/2302.01318), whose draft is wide and has few layers, because
     # another layer costs more time than a wider one: 8 layers of width 6,144, where the target has 80 of 8,192. The
     # draft here has the target's width, and one layer instead of three.
-    "wide-draft": Pair(
+    "wide-draft": TrainedPair(
         4096,
         target=_DEMO_TARGET,
-        draft=Plan(hidden_size=512, intermediate_size=1024, layers=1, heads=8, kv_heads=2),
+        draft=ModelSizes(hidden_size=512, intermediate_size=1024, layers=1, heads=8, kv_heads=2),
     ),
     # After Leviathan et al. (2023, https://arxiv.org/abs/2211.17192), section 4: decoders like GPT with GELU for
     # lm1b, with 97M and 6M parameters, 8k tokens, and these widths, layers and heads. Chosen here: the kind of tokens
     # (the paper's are BERT's), learned positions, and the schedule.
-    "lm1b": Pair(
+    "lm1b": TrainedPair(
         8192,
-        target=Plan(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", schedule=Schedule(8, 1e-3)),
-        draft=Plan(256, 1024, layers=2, heads=4, kv_heads=4, architecture="gpt2", schedule=Schedule(8)),
+        target=ModelSizes(768, 3072, layers=12, heads=12, kv_heads=12, architecture="gpt2", schedule=Schedule(8, 1e-3)),
+        draft=ModelSizes(256, 1024, layers=2, heads=4, kv_heads=4, architecture="gpt2", schedule=Schedule(8)),
     ),
 }
 
@@ -203,7 +205,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     return model
 
 
-def train(name: str, plan: Plan, vocab_size: int, work: Path, epochs: float, teacher: Path | None = None) -> None:
+def train(name: str, plan: ModelSizes, vocab_size: int, work: Path, epochs: float, teacher: Path | None = None) -> None:
     """Train a model of this plan for `epochs` passes over the corpus; resumes from the last saved state."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokens, held_out = load_corpus(work)

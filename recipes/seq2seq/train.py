@@ -39,7 +39,7 @@ SCHEDULE = Schedule(batch=32, learning_rate=6e-3)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EncoderDecoderSizes:
     """Sizes and schedule of one model with T5 1.1's architecture: gated GELU, an untied head."""
 
     hidden_size: int
@@ -68,15 +68,15 @@ class Plan:
         )
 
 
-TARGET = Plan(128, 320, encoder_layers=3, decoder_layers=3, heads=4)
-DRAFT = Plan(64, 160, encoder_layers=2, decoder_layers=1, heads=2)
+TARGET = EncoderDecoderSizes(128, 320, encoder_layers=3, decoder_layers=3, heads=4)
+DRAFT = EncoderDecoderSizes(64, 160, encoder_layers=2, decoder_layers=1, heads=2)
 
 
 # --- the task ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class SignatureParameter:
     """One parameter of a signature; `stars` are those before its name."""
 
     name: str
@@ -99,11 +99,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class Signature:
     """The signature in the first line of a function."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[SignatureParameter, ...]
     returns: str | None = None
 
     @property
@@ -120,9 +120,9 @@ class Function:
         return "\n".join([*lines, *(["", f"Returns:\n    {self.returns}:"] if self.returns else [])])
 
 
-def functions_of(files: Iterable[Path]) -> list[Function]:
+def functions_of(files: Iterable[Path]) -> list[Signature]:
     """The distinct functions in these files, in order, that have a parameter to describe and a short first line."""
-    found: dict[Function, None] = {}
+    found: dict[Signature, None] = {}
     for path in files:
         try:
             tree = ast.parse(read_source(path))
@@ -136,36 +136,36 @@ def functions_of(files: Iterable[Path]) -> list[Function]:
     return list(found)
 
 
-def read_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Function:
+def read_function(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
     """Read the signature in a function's first line."""
     arguments = node.args
     plain = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(plain) - len(arguments.defaults)) + list(arguments.defaults)
     parameters = [_parameter(one, default) for one, default in zip(plain, defaults, strict=True)]
     if arguments.posonlyargs:
-        parameters.insert(len(arguments.posonlyargs), Parameter("/"))
+        parameters.insert(len(arguments.posonlyargs), SignatureParameter("/"))
     if arguments.vararg is not None:
         parameters.append(_parameter(arguments.vararg, None, "*"))
     elif arguments.kwonlyargs:
-        parameters.append(Parameter("", stars="*"))
+        parameters.append(SignatureParameter("", stars="*"))
     parameters += [_parameter(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     if arguments.kwarg is not None:
         parameters.append(_parameter(arguments.kwarg, None, "**"))
-    return Function(node.name, tuple(parameters), _written(node.returns))
+    return Signature(node.name, tuple(parameters), _written(node.returns))
 
 
-def _parameter(argument: ast.arg, default: ast.expr | None, stars: str = "") -> Parameter:
-    return Parameter(argument.arg, _written(argument.annotation), _written(default), stars)
+def _parameter(argument: ast.arg, default: ast.expr | None, stars: str = "") -> SignatureParameter:
+    return SignatureParameter(argument.arg, _written(argument.annotation), _written(default), stars)
 
 
 def _written(node: ast.expr | None) -> str | None:
     return None if node is None else ast.unparse(node)
 
 
-class Examples:
+class SignatureExamples:
     """Functions to train on: those of the library, and others combined from their names and parameters."""
 
-    def __init__(self, functions: Sequence[Function]) -> None:
+    def __init__(self, functions: Sequence[Signature]) -> None:
         self._functions = functions
         plain = [p for f in functions for p in f.parameters if not p.stars and p.name not in ("self", "cls", "/")]
         self._required = [p for p in plain if p.default is None]
@@ -173,7 +173,7 @@ class Examples:
         self._annotated = [p for p in plain if p.annotation is not None]
         self._returned = [f.returns for f in functions if f.returns]
 
-    def batch(self, step: int, count: int) -> list[Function]:
+    def batch(self, step: int, count: int) -> list[Signature]:
         """The examples of a step, the same in every call; `ALIKE` steps draw together and are sorted by length."""
         chance = random.Random(step // ALIKE)
         drawn = [self._mixed(chance) if chance.random() < MIXED else self._real(chance) for _ in range(ALIKE * count)]
@@ -181,10 +181,10 @@ class Examples:
         place = chance.sample(range(ALIKE), ALIKE)[step % ALIKE]
         return drawn[place * count : (place + 1) * count]
 
-    def _real(self, chance: random.Random) -> Function:
+    def _real(self, chance: random.Random) -> Signature:
         return chance.choice(self._functions)
 
-    def _mixed(self, chance: random.Random) -> Function:
+    def _mixed(self, chance: random.Random) -> Signature:
         """A function with a name, up to six parameters without a default, then some with one, in a valid order."""
         required = _drawn(chance, self._required, chance.randint(0, 4))
         optional = _drawn(chance, self._optional, chance.randint(0 if required else 1, 3))
@@ -192,10 +192,10 @@ class Examples:
             required += _drawn(chance, self._annotated, chance.randint(1, 2))
         both = [*(p for p in required if p.default is None), *(p for p in required if p.default), *optional]
         chosen = list({parameter.name: parameter for parameter in both}.values())
-        first = [Parameter("self")] if chance.random() < 0.5 else []
-        rest = [Parameter("kwargs", stars="**")] if chance.random() < 0.15 else []
+        first = [SignatureParameter("self")] if chance.random() < 0.5 else []
+        rest = [SignatureParameter("kwargs", stars="**")] if chance.random() < 0.15 else []
         returns = _drawn(chance, self._returned, int(chance.random() < 0.2))
-        made = Function(chance.choice(self._functions).name, (*first, *chosen, *rest), returns[0] if returns else None)
+        made = Signature(chance.choice(self._functions).name, (*first, *chosen, *rest), returns[0] if returns else None)
         return made if len(made.source) <= LONGEST and "Args:" in made.text else self._real(chance)
 
 
@@ -204,7 +204,7 @@ def _drawn(chance: random.Random, pool: Sequence[T], count: int) -> list[T]:
     return [chance.choice(pool) for _ in range(count)] if pool else []
 
 
-def held_out_functions() -> list[Function]:
+def held_out_functions() -> list[Signature]:
     """Functions of the held-out files that are in no other file."""
     kept, held_out = library_files(HELD_OUT)
     known = set(functions_of(kept))
@@ -221,7 +221,7 @@ def load_tokenizer(work: Path) -> PreTrainedTokenizerFast:
 
 
 def make_batch(
-    tokenizer: PreTrainedTokenizerFast, functions: Sequence[Function], device: str
+    tokenizer: PreTrainedTokenizerFast, functions: Sequence[Signature], device: str
 ) -> dict[str, torch.Tensor]:
     """Padded sources, their mask, and padded labels; the loss ignores padding."""
     sources = tokenizer([f.source for f in functions], return_tensors="pt", padding=True)
@@ -233,7 +233,7 @@ def make_batch(
     }
 
 
-def exact_matches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, functions: Sequence[Function]) -> float:
+def exact_matches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, functions: Sequence[Signature]) -> float:
     """The share of functions whose skeleton the model writes exactly, greedily."""
     right, device = 0, str(model.device)
     model.eval()
@@ -249,10 +249,10 @@ def exact_matches(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, fu
     return right / len(functions)
 
 
-def train(name: str, plan: Plan, work: Path, steps: int, device: str) -> None:
+def train(name: str, plan: EncoderDecoderSizes, work: Path, steps: int, device: str) -> None:
     """Train a model of this plan; resumes from the last saved state."""
     tokenizer = load_tokenizer(work)
-    examples, held_out = Examples(functions_of(library_files(HELD_OUT)[0])), held_out_functions()[:256]
+    examples, held_out = SignatureExamples(functions_of(library_files(HELD_OUT)[0])), held_out_functions()[:256]
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(plan.config(tokenizer.vocab_size)).to(device)
     # T5 draws tables so large that the optimizer would need a thousand steps to change them.
@@ -305,7 +305,7 @@ def train_tokenizer(work: Path) -> None:
     fast.save_pretrained(work)
 
 
-def _texts(functions: Iterable[Function]) -> Iterator[str]:
+def _texts(functions: Iterable[Signature]) -> Iterator[str]:
     for function in functions:
         yield function.source
         yield function.text

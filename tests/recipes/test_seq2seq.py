@@ -38,7 +38,7 @@ def test_a_first_line_has_one_skeleton(source: str, text: str, script: ModuleTyp
 def test_training_functions_can_be_parsed_and_are_not_held_out(script: ModuleType) -> None:
     files, held_out = script.library_files(script.HELD_OUT)
     functions = script.functions_of(files[:40])
-    examples = script.Examples(functions)
+    examples = script.SignatureExamples(functions)
     made = examples.batch(7, 60)
     assert made == examples.batch(7, 60)
     assert made != examples.batch(8, 60)
@@ -68,7 +68,10 @@ def test_two_steps_of_a_tiny_model(script: ModuleType, tmp_path: Path, monkeypat
 
 
 def test_an_exact_match_is_one_to_the_last_token(script: ModuleType) -> None:
-    right, wrong = script.Function("f", (script.Parameter("a"),)), script.Function("g", (script.Parameter("b"),))
+    right, wrong = (
+        script.Signature("f", (script.SignatureParameter("a"),)),
+        script.Signature("g", (script.SignatureParameter("b"),)),
+    )
 
     class Model:
         device = "cpu"

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent
-from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Reading, Side
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenReading
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.formats.errors import PairError, RecipeError
 
@@ -99,7 +99,7 @@ def test_every_token_is_read_as_tokens_of_the_same_bytes(folder: Path, turned: b
     pair = [side(byte_level(folder, 420), ["<|end|>"]), side(sentencepiece(folder, 420), ["</s>"], "<s>")]
     (target, ours), (draft, _) = pair[::-1] if turned else pair
     matched = MatchedTokens.of(target, draft)
-    arrays = Reading(target, draft, matched).arrays(ours.get_vocab_size())
+    arrays = TokenReading(target, draft, matched).arrays(ours.get_vocab_size())
     for number, text in target.tokens.ordinary.items():
         own = arrays["ids"][arrays["begins"][number] : arrays["begins"][number + 1]].tolist()
         assert b"".join(draft.tokens.ordinary[token] for token in own) == text
@@ -113,7 +113,7 @@ def test_every_token_is_read_as_tokens_of_the_same_bytes(folder: Path, turned: b
 def test_the_fewest_tokens_are_read() -> None:
     draft = Side(TokenBytes({1: b"a", 2: b"ab", 3: b"bcd", 4: b"b", 5: b"c", 6: b"d"}, {}), (), None)
     target = Side(TokenBytes({0: b"abcd", 1: b"abx"}, {}), (), None)
-    reading = Reading(target, draft, MatchedTokens.of(target, draft))
+    reading = TokenReading(target, draft, MatchedTokens.of(target, draft))
     assert reading.of(0) == [1, 3]  # not the longest first, which takes three
     assert reading.of(1) == [0]  # x is in no token
 
