@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from bench.shapes.known import Shape
 from mxspec.compile.graph.operators import ADD_RMS_NORM, DOMAIN, OPSET, QKV_ATTENTION, SWIGLU, Operator
-from mxspec.compile.passes.sweep import MAX_IR_VERSION
+from mxspec.compile.passes.tidying import MAX_IR_VERSION
 from mxspec.runtime.models.graph import session_options
 
 STANDARD_OPSET = 23

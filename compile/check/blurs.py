@@ -36,7 +36,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from mxspec.compile.check.readings import Logits, Reading
-from mxspec.compile.graph.cache_types import set_caches
+from mxspec.compile.graph.exported_graph import set_caches
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import BLURS, BlurName, ModelEntry
 

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from mxspec.formats.caches import CacheKind
+from mxspec.compile.graph.operators import ATTENTION
+from mxspec.formats.caches import CacheKind, cache_dtype, capacity_name, entry_size
 from mxspec.formats.manifest import ExpertsEntry, StatesEntry
 from mxspec.formats.weight_format import packed_shape
 
+_CACHES = ("past_key.", "past_value.", "present_", "cross_")  # how the names of inputs and outputs begin
 Kind = Literal["matmul", "embedding", "float32", "constant"]
 
 
@@ -129,3 +131,22 @@ def _content(spec: WeightSpec) -> tuple[object, ...]:
     """The content of the weight in a weights file, for comparison."""
     values = None if spec.value is None else spec.value.tobytes()
     return (spec.kind, spec.format, spec.shape, spec.sources, spec.transpose, values)
+
+
+def set_caches(model: ir.Model, kind: CacheKind, head_size: int) -> None:
+    """Make the caches that a graph reads and writes those of a kind, [slots, kv_heads, capacity, entry] each.
+
+    The capacity of layers with a window has a name of its own.
+    """
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if str(value.name).startswith(_CACHES):
+            assert value.shape is not None
+            # A type of its own: clones of a graph share theirs.
+            value.type = ir.TensorType(ir.DataType.from_numpy(cache_dtype(kind)))
+            value.shape = ir.Shape([*value.shape[:3], entry_size(kind, head_size)])
+    for node in model.graph:
+        window = node.attributes.get_int("window", 0) if node.op_type == ATTENTION.name else 0
+        for cache in (*node.inputs[3:5], *node.outputs[1:3]) if window else ():
+            assert cache is not None
+            assert cache.shape is not None
+            cache.shape = ir.Shape([*cache.shape[:2], capacity_name(window), cache.shape[3]])

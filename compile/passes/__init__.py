@@ -8,19 +8,13 @@ import onnx_ir as ir
 
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes.embeddings import HalveEmbeddings, ShareTiedTables, StoredOnce, never
-from mxspec.compile.passes.flattenings import DropFlattenings
-from mxspec.compile.passes.folding import FoldConstants, FuseRmsNorms
-from mxspec.compile.passes.gates import FuseGates
+from mxspec.compile.passes.fusions import FuseGates, FuseResiduals
 from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.projections import FuseProjections
-from mxspec.compile.passes.qkv import FuseQkv
-from mxspec.compile.passes.reshapes import MakeReshapesConstant
-from mxspec.compile.passes.residuals import FuseResiduals
-from mxspec.compile.passes.rotations import JoinPartialRotations
+from mxspec.compile.passes.qkv import FuseQkv, JoinPartialRotations
 from mxspec.compile.passes.routers import PackRouters
-from mxspec.compile.passes.sweep import Stamp, Sweep
-from mxspec.compile.passes.transposes import CancelTransposes
-from mxspec.compile.passes.values import TakeValuesOut
+from mxspec.compile.passes.tidying import FoldConstants, FuseRmsNorms, Stamp, Sweep, TakeValuesOut
+from mxspec.compile.passes.views import CancelTransposes, DropFlattenings, MakeReshapesConstant
 
 __all__ = ["list_passes", "run_passes"]
 

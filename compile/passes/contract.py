@@ -9,8 +9,7 @@ import onnx_ir as ir
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_EXPERTS
 from mxspec.compile.passes.embeddings import is_rearranged
-from mxspec.compile.passes.nodes import is_node_of, nodes_of
-from mxspec.compile.passes.segments import last_dimension
+from mxspec.compile.passes.nodes import is_node_of, last_dimension, nodes_of
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import ExpertsEntry
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_GATHER
 from mxspec.compile.passes.graph_pass import GraphPass
-from mxspec.compile.passes.nodes import make_node, put_in_place
+from mxspec.compile.passes.nodes import make_node, put_behind, put_in_place
 
 StoredOnce = Callable[[str], bool]  # whether the embedding of a matrix's parameter is looked up in its tiles
 
@@ -78,7 +78,7 @@ class HalveEmbeddings(GraphPass):
             model.graph.initializers[name].type = ir.TensorType(ir.DataType.FLOAT16)
             self._specs[name] = replace(self._specs[name], kind="embedding", format="fp16")
         for node in nodes:
-            _cast_result(model, node)
+            _cast_result(node)
         return bool(nodes)
 
     def ensures(self, model: ir.Model) -> None:
@@ -108,12 +108,9 @@ def _attributes(matrix: WeightSpec) -> list[ir.Attr]:
     return [ir.AttrInt64("K", k), ir.AttrInt64("N", n), ir.AttrString("format", matrix.format)]
 
 
-def _cast_result(model: ir.Model, node: ir.Node) -> None:
+def _cast_result(node: ir.Node) -> None:
     found = node.outputs[0]
     cast = ir.Node("", "Cast", [found], [ir.AttrInt64("to", ir.DataType.FLOAT)], name=f"{node.name}_float")
     cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = f"{found.name}_float", found.shape, found.type
     found.type = ir.TensorType(ir.DataType.FLOAT16)
-    for use in list(found.uses()):
-        if use.node is not cast:
-            use.node.replace_input_with(use.idx, cast.outputs[0])
-    model.graph.insert_after(node, cast)
+    put_behind(node, found, cast)

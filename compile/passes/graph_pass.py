@@ -19,7 +19,7 @@ class Counted(ir.passes.PassResult):
 class GraphPass(ir.passes.InPlacePass):
     """One kind of change. Its preconditions are in `requires`, its postconditions in `ensures`; each run asserts both.
 
-    Unused nodes stay until the pass that removes them (sweep.py).
+    Unused nodes stay until the pass that removes them (tidying.py).
     """
 
     @abstractmethod

@@ -10,8 +10,7 @@ import onnx_ir as ir
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.passes.graph_pass import GraphPass
-from mxspec.compile.passes.nodes import make_node, put_in_place
-from mxspec.compile.passes.segments import last_dimension
+from mxspec.compile.passes.nodes import last_dimension, make_node, put_in_place
 from mxspec.formats.tiles import pack_values
 from mxspec.formats.weight_format import FP16_TILES, packed_shape
 

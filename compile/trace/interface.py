@@ -21,7 +21,7 @@ Caches = list[tuple[Tensor, Tensor]]  # keys and values of each layer
 class CacheShape:
     """The caches of all layers, each [slots, kv_heads, capacity, entry] of a kind.
 
-    A model is traced with caches of float32; the kind is set in the graph (cache_types.py).
+    A model is traced with caches of float32; the kind is set in the graph (`set_caches`).
     """
 
     layers: int

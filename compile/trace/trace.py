@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from mxspec.compile.graph.cache_types import set_caches
+from mxspec.compile.graph.exported_graph import set_caches
 from mxspec.compile.quiet import quiet_logger
 from mxspec.compile.trace.interface import GraphInterface
 from mxspec.compile.trace.packed import PackedModule

@@ -11,7 +11,7 @@ from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.lowering.nodes import Nodes
 from mxspec.compile.interchange.lowering.norms import rms_norm
 from mxspec.compile.interchange.lowering.rotation import rotate
-from mxspec.compile.passes.segments import last_dimension
+from mxspec.compile.passes.nodes import last_dimension
 from mxspec.formats.errors import MxspecError
 
 _NEVER = float(np.finfo(np.float32).min)  # not infinity, so that a row of padding, which sees no key, stays finite

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.lowering.nodes import Nodes
-from mxspec.compile.passes.segments import last_dimension
+from mxspec.compile.passes.nodes import last_dimension
 
 
 def lower_rotary_embedding(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:

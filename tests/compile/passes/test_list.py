@@ -9,8 +9,7 @@ import pytest
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.passes import list_passes, run_passes
 from mxspec.compile.passes.projections import FuseProjections
-from mxspec.compile.passes.sweep import Sweep
-from mxspec.compile.passes.values import TakeValuesOut
+from mxspec.compile.passes.tidying import Sweep, TakeValuesOut
 
 GRAPH = """
 <ir_version: 10, opset_import: ["" : 23, "mxspec" : 2]>

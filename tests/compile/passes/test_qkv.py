@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from mxspec.compile.passes.qkv import FuseQkv
-from mxspec.compile.passes.sweep import Sweep
+from mxspec.compile.passes.tidying import Sweep
 
 # Two heads of four; every value between the product and the attention has a name that a test can put a node after.
 GRAPH = """
