@@ -174,7 +174,7 @@ def _pack_rows(
     check_array(out, "out", np.uint8, shape)
     if not out.flags.writeable:
         raise ValueError("out: the array is read-only")
-    counts = native.Statistics()
+    counts = native.PackingStatistics()
     arguments = (ctypes.byref(matrix), begin, end, *choices, check_threads(threads))
     native.call(function, *arguments, out.ctypes.data, out.nbytes, ctypes.byref(counts))
     statistics = PackStatistics(

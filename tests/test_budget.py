@@ -18,7 +18,7 @@ BUDGET = {
     "lines of the packages": 49_100,
     "files of the packages": 464,
     "short files of the packages": 57,
-    "class names defined twice": 1,
+    "class names defined twice": 0,
     "lines of the laboratory": 9_000,
     "words of README and documents": 44_500,
 }

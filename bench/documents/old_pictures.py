@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bench.documents.old_columns import ColumnsResult
 from bench.documents.old_speculate import SpeculateResult
 from mxspec.evaluate.bench.plots.draw import pictures_of
-from mxspec.evaluate.bench.plots.style import COLOURS, INK, QUIET, Line, draw_lines, draw_one, middle_halves
+from mxspec.evaluate.bench.plots.style import COLOURS, INK, QUIET, PlotLine, draw_lines, draw_one, middle_halves
 from mxspec.evaluate.result import Result
 
 if TYPE_CHECKING:
@@ -50,6 +50,6 @@ def speedup(result: SpeculateResult, axes: Axes) -> None:
         trials = [row.trials_speedup for row in found.rows]
         low, high = middle_halves(trials) if all(trials) else (None, None)
         x, y = [row.k for row in found.rows], [row.speedup for row in found.rows]
-        lines.append(Line(drafter, x, y, low, high, [row.predicted for row in found.rows]))
+        lines.append(PlotLine(drafter, x, y, low, high, [row.predicted for row in found.rows]))
     draw_one(axes)
     draw_lines(axes, lines, "K, tokens drafted a round", "speedup over plain decoding", "Speedup by K")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mxspec.evaluate.accuracy.models import BundleModel, Model
+from mxspec.evaluate.accuracy.models import BundleModel, ScoredModel
 from mxspec.evaluate.accuracy.score import score_window
 from mxspec.evaluate.accuracy.statistics import Scores
 from mxspec.evaluate.accuracy.windows import Window
@@ -76,19 +76,21 @@ def of_bundle(path: Path, token_ids: Sequence[int], windows: int, threads: int) 
     return of_model(BundleModel(Reader(Session.of(Bundle.open(path), "target", 1))), token_ids, windows)
 
 
-def of_model(model: Model, token_ids: Sequence[int], windows: int) -> float:
+def of_model(model: ScoredModel, token_ids: Sequence[int], windows: int) -> float:
     """The perplexity of any model that gives logits. Raises MxspecError if the text is too short."""
     return _perplexity(*_scores([model], token_ids, windows))
 
 
-def distance_of_model(baseline: Model, model: Model, token_ids: Sequence[int], windows: int) -> tuple[float, Distance]:
+def distance_of_model(
+    baseline: ScoredModel, model: ScoredModel, token_ids: Sequence[int], windows: int
+) -> tuple[float, Distance]:
     """The perplexity of the baseline, and the distance of a model from it. Raises MxspecError."""
     base, other = _scores([baseline, model], token_ids, windows)
     whole = _perplexity(base)
     return whole, Distance(_perplexity(other) / whole, float(other.divergence.mean()), float(other.same_top.mean()))
 
 
-def _scores(models: Sequence[Model], token_ids: Sequence[int], windows: int) -> list[Scores]:
+def _scores(models: Sequence[ScoredModel], token_ids: Sequence[int], windows: int) -> list[Scores]:
     if len(token_ids) < windows * WINDOW:
         raise MxspecError(f"text: got {len(token_ids)} tokens, expected {windows * WINDOW} for perplexity")
     cut = [tuple(token_ids[begin : begin + WINDOW]) for begin in range(0, windows * WINDOW, WINDOW)]

@@ -12,8 +12,8 @@ from bench.measurement import bundle_argument, measurement, repetitions_option
 from bench.texts.guided import GuidedDrafter, draft_of
 from mxspec.evaluate.bench.options import new_tokens_option, parse_ks
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts
-from mxspec.evaluate.bench.speculate.grid import Grid
-from mxspec.evaluate.bench.speculate.measure import Answered, Measurement, write_together
+from mxspec.evaluate.bench.speculate.grid import SettingsGrid
+from mxspec.evaluate.bench.speculate.measure import Measurement, TimedAnswer, write_together
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.progress import Progress
 from mxspec.runtime import ops
@@ -30,7 +30,7 @@ class ImposedWriter:
         self._texts: dict[tuple[int, ...], Sequence[int]] = {}  # the target's own, by their prompts or sources
         self._guided: dict[Engine, GuidedDrafter] = {}
 
-    def __call__(self, engine: Engine, prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> Answered:
+    def __call__(self, engine: Engine, prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> TimedAnswer:
         if engine not in self._guided:
             self._guided[engine] = GuidedDrafter(draft_of(engine), self._texts, self._acceptance)
         guided = self._guided[engine]
@@ -85,7 +85,7 @@ def main(
     progress: Progress,
 ) -> SpeculationResult:
     """Time greedy speculative beside plain decoding with guesses that are right with a given probability."""
-    grid = Grid((bundle,), (ops.threads(),), batch, (context,), (0.0,), ("model",), ("auto",), ks)
+    grid = SettingsGrid((bundle,), (ops.threads(),), batch, (context,), (0.0,), ("model",), ("auto",), ks)
     grid.require(new_tokens, fp16=False)
     asked = Prompts(None if text is None else read_text(text, "--text"), None, prompts)
     measured = Measurement({bundle.name: bundle}, asked, new_tokens, repetitions, write=ImposedWriter(acceptance)).run(

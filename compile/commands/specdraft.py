@@ -85,11 +85,11 @@ def train(
         raise MxspecError(f"--from {start}: no such folder")
     with needs("compile", "training"):
         from mxspec.compile.progress import Stages
-        from mxspec.compile.train.train_head import Wanted, train_head
+        from mxspec.compile.train.train_head import TrainingSettings, train_head
 
     console = report_console()
     began = time.perf_counter()
-    wanted = Wanted(target, text, prompts, tokens, vocabulary, hours, seed, start, weight_format)
+    wanted = TrainingSettings(target, text, prompts, tokens, vocabulary, hours, seed, start, weight_format)
     with termination_as_interrupt():
         found = train_head(wanted, output, resume=resume, force=force, stages=Stages(console))
     rates = " ".join(f"{rate:.3f}" for rate in found.rates)

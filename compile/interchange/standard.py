@@ -21,8 +21,8 @@ from mxspec.compile.graph.operators import PACKED_MATMUL
 from mxspec.compile.interchange.contract import cache_type, give_outputs, keep_every_token, make_masks, take_inputs
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.interchange.lowering import lower
-from mxspec.compile.interchange.lowering.call import Call, Matrix
-from mxspec.compile.interchange.types import Scales, StoredMatrix, StoredTensor, opset_of, store_matrix, store_plain
+from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
+from mxspec.compile.interchange.types import Scales, StandardTensor, StoredMatrix, opset_of, store_matrix, store_plain
 from mxspec.compile.interchange.weights import Advance, write_weights
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
@@ -66,7 +66,7 @@ class StandardPlan:
     entry: ModelEntry
     graph: ir.Model
     tensors: Sequence[tuple[TensorEntry, str]]
-    stored: Mapping[str, StoredMatrix | StoredTensor]
+    stored: Mapping[str, StoredMatrix | StandardTensor]
     layout: Layout
     scales: Scales
 
@@ -82,7 +82,7 @@ def plan_model(folder: Path, entry: ModelEntry, scales: Scales, lender: ModelEnt
     tensors = [(tensor, entry.weights) for tensor in entry.tensors]
     if lender is not None:
         tensors += [(tensor, lender.weights) for tensor in lender.tensors if tensor.name in entry.borrowed]
-    stored: dict[str, StoredMatrix | StoredTensor] = {}
+    stored: dict[str, StoredMatrix | StandardTensor] = {}
     for tensor, _ in tensors:
         if tensor.format in WEIGHT_FORMATS:
             stored[tensor.name] = store_matrix(tensor, scales)
@@ -120,7 +120,7 @@ def convert(plan: StandardPlan) -> None:
     give_outputs(model, entry)
 
 
-def unpack_constants(plan: StandardPlan) -> dict[str, Matrix]:
+def unpack_constants(plan: StandardPlan) -> dict[str, WeightMatrix]:
     """Packed matrices that are constants of the graph, such as the ones of a sum: small ones, kept in it as float16."""
     graph, matrices = plan.graph.graph, {}
     for node in graph:
@@ -131,7 +131,7 @@ def unpack_constants(plan: StandardPlan) -> dict[str, Matrix]:
         n, k = (node.attributes[size].as_int() for size in ("N", "K"))
         unpacked = unpack_values(packed.const_value.numpy(), node.attributes["format"].as_string(), n, k)
         tensor = ir.tensor(unpacked.astype(np.float16), name=f"{name}.values")
-        matrices[name] = Matrix(
+        matrices[name] = WeightMatrix(
             ir.Value(
                 name=tensor.name, shape=ir.Shape(unpacked.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
             ),
@@ -142,12 +142,12 @@ def unpack_constants(plan: StandardPlan) -> dict[str, Matrix]:
     return matrices
 
 
-def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:
+def point_to_weights(plan: StandardPlan) -> dict[str, WeightMatrix]:
     """Replace the bundle's initializers by those of the stored tensors; return the matrices by name."""
     places = {tensor.name: tensor for tensor in plan.layout.tensors}
     initializers = plan.graph.graph.initializers
 
-    def external(tensor: StoredTensor) -> ir.Value:
+    def external(tensor: StandardTensor) -> ir.Value:
         place, shape = places[tensor.name], ir.Shape(tensor.shape)
         value = ir.ExternalTensor(
             plan.entry.weights, place.offset, place.bytes, tensor.dtype, shape=shape, name=tensor.name
@@ -156,12 +156,12 @@ def point_to_weights(plan: StandardPlan) -> dict[str, Matrix]:
 
     matrices = {}
     for name, one in plan.stored.items():
-        if isinstance(one, StoredTensor):
+        if isinstance(one, StandardTensor):
             initializers[name].const_value = external(one).const_value
             continue
         del initializers[name]
         values, scales = external(one.values), None if one.scales is None else external(one.scales)
-        matrices[name] = Matrix(values, scales)
+        matrices[name] = WeightMatrix(values, scales)
         for value in (values, scales):
             if value is not None:
                 initializers.add(value)

@@ -50,7 +50,7 @@ _FILE_DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StandardTensor:
     """A tensor of the standard model: its ONNX type and shape, and its type and shape in the weights file.
 
     There, types of less than a byte are a stream of bits, beginning with the lowest, with the type U8.
@@ -67,11 +67,11 @@ class StoredTensor:
 class StoredMatrix:
     """A matrix [n, k] of the standard model: codes with scales, or float16 values without scales."""
 
-    values: StoredTensor
-    scales: StoredTensor | None
+    values: StandardTensor
+    scales: StandardTensor | None
 
     @property
-    def tensors(self) -> tuple[StoredTensor, ...]:
+    def tensors(self) -> tuple[StandardTensor, ...]:
         """The matrix's tensors, in the order of the weights file."""
         return (self.values,) if self.scales is None else (self.values, self.scales)
 
@@ -86,9 +86,9 @@ def store_matrix(tensor: TensorEntry, scales: Scales) -> StoredMatrix:
     return StoredMatrix(values, _stored(f"{tensor.name}.scales", SCALE_TYPES[scales][0], (n, blocks(k))))
 
 
-def store_plain(tensor: TensorEntry, dtype: ir.DataType) -> StoredTensor:
+def store_plain(tensor: TensorEntry, dtype: ir.DataType) -> StandardTensor:
     """How any other tensor of a bundle is stored: unchanged."""
-    return StoredTensor(tensor.name, dtype, tensor.shape, *stored_as(tensor.format, tensor.shape))
+    return StandardTensor(tensor.name, dtype, tensor.shape, *stored_as(tensor.format, tensor.shape))
 
 
 def opset_of(formats: set[str], scales: Scales) -> int:
@@ -98,8 +98,8 @@ def opset_of(formats: set[str], scales: Scales) -> int:
     return max([OPSET, *needed, *([SCALE_TYPES[scales][1]] if needed else [])])
 
 
-def _stored(name: str, dtype: ir.DataType, shape: tuple[int, int]) -> StoredTensor:
+def _stored(name: str, dtype: ir.DataType, shape: tuple[int, int]) -> StandardTensor:
     if dtype in _FILE_DTYPES:
-        return StoredTensor(name, dtype, shape, _FILE_DTYPES[dtype], shape)
+        return StandardTensor(name, dtype, shape, _FILE_DTYPES[dtype], shape)
     n, k = shape
-    return StoredTensor(name, dtype, shape, "U8", (-(-n * k * dtype.bitwidth // 8),))
+    return StandardTensor(name, dtype, shape, "U8", (-(-n * k * dtype.bitwidth // 8),))

@@ -39,7 +39,7 @@ Source = Callable[[Sequence[int]], list[TrainingText]]
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class TrainingWriter:
     """A target that writes texts of up to `length` tokens, of which one of the `ends` is the last."""
 
     session: Session
@@ -84,7 +84,7 @@ def file_texts(ids: NDArray[np.int32], length: int) -> Source:
     ]
 
 
-def answered(prompts: Sequence[str], writer: Writer) -> Source:
+def answered(prompts: Sequence[str], writer: TrainingWriter) -> Source:
     """The target's answers to prompts; without a chat template it continues them. Raises GenerationError."""
     template = chat_template(writer.folder)
 
@@ -95,7 +95,7 @@ def answered(prompts: Sequence[str], writer: Writer) -> Source:
     return texts
 
 
-def invented(writer: Writer) -> Source:
+def invented(writer: TrainingWriter) -> Source:
     """The target's answers to questions of its own, or texts of its own without a chat template."""
     template, turn = chat_template(writer.folder), user_turn(writer.folder, writer.tokenizer)
     if template is not None and 0 < len(turn) < writer.length // 4:

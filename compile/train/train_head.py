@@ -38,7 +38,7 @@ from mxspec.compile.train.head_file import (
     write_files,
 )
 from mxspec.compile.train.lesson import SHORTEST
-from mxspec.compile.train.texts import LENGTH, Source, Writer, answered, file_texts, invented, read_prompts
+from mxspec.compile.train.texts import LENGTH, Source, TrainingWriter, answered, file_texts, invented, read_prompts
 from mxspec.compile.train.training import Report, Training
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent
 from mxspec.compile.weights.calibration_text import pack_writer
@@ -56,7 +56,7 @@ Settings = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrainingSettings:
     """What to train: `tokens` of text at most, `vocabulary` rows, and about so many `hours`; the format of its file."""
 
     target: str
@@ -73,7 +73,7 @@ class Wanted:
 class Target:
     """The target's checkpoint, and what texts and a head need to know of it."""
 
-    def __init__(self, wanted: Wanted, files: ExitStack, stages: Stages) -> None:
+    def __init__(self, wanted: TrainingSettings, files: ExitStack, stages: Stages) -> None:
         """Raises MxspecError for a checkpoint that cannot be compiled, or has no use for a head."""
         self.recipe = Recipe.of_checkpoints(wanted.target, None)
         require_folders(self.recipe, self.recipe.target)
@@ -106,7 +106,7 @@ class Target:
         return every - (0 if tied else math.prod(checkpoint.named.get_input_embeddings().weight.shape))
 
 
-def train_head(wanted: Wanted, output: Path, *, resume: bool, force: bool, stages: Stages) -> Acceptance:
+def train_head(wanted: TrainingSettings, output: Path, *, resume: bool, force: bool, stages: Stages) -> Acceptance:
     """Write a head for a target into the folder `output`; its held-out acceptance. Raises MxspecError.
 
     What is done lies in OUTPUT.partial until then, where `resume` goes on.
@@ -164,7 +164,7 @@ def _check_work(place: Path, *, resume: bool) -> None:
         raise BundleError(f"--resume: {place.parent} does not exist, nothing was interrupted; leave it out")
 
 
-def _given(wanted: Wanted, target: Target) -> Callable[[Writer], Source]:
+def _given(wanted: TrainingSettings, target: Target) -> Callable[[TrainingWriter], Source]:
     """Makes the source of texts from what writes them; the files that the user names are read now."""
     if wanted.text is not None:
         text = read_recipe_text("--text", wanted.text).text
@@ -181,7 +181,7 @@ def _given(wanted: Wanted, target: Target) -> Callable[[Writer], Source]:
     return invented
 
 
-def _keep_options(place: Path, wanted: Wanted, target: Target, *, resume: bool) -> None:
+def _keep_options(place: Path, wanted: TrainingSettings, target: Target, *, resume: bool) -> None:
     """Write what texts and training depend on; raises RecipeError where an interrupted run had other options."""
     options = {key: str(value) for key, value in asdict(wanted).items() if key not in ("hours", "weight_format")}
     for key, path in (("text", wanted.text), ("prompts", wanted.prompts)):
@@ -200,9 +200,9 @@ def _keep_options(place: Path, wanted: Wanted, target: Target, *, resume: bool) 
 
 
 def _collect(
-    wanted: Wanted,
+    wanted: TrainingSettings,
     target: Target,
-    given: Callable[[Writer], Source],
+    given: Callable[[TrainingWriter], Source],
     hidden_state_outputs: list[int],
     examples: Examples,
     place: Path,
@@ -218,7 +218,7 @@ def _collect(
     entry = pack_writer(model, folder, stages)
     session = open_writer(folder, entry, target.known, AT_ONCE, target.length)
     source = given(
-        Writer(session, target.tokenizer, checkpoint.folder, frozenset(target.ends), target.length, wanted.seed)
+        TrainingWriter(session, target.tokenizer, checkpoint.folder, frozenset(target.ends), target.length, wanted.seed)
     )
     tokens = sum(len(examples.ids(number)[0]) for number in range(examples.count))
     with stages.work("write and read", wanted.tokens) as advance:

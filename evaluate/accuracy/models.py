@@ -9,7 +9,7 @@ from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.sampling.shape import Logits
 
 
-class Model(Protocol):
+class ScoredModel(Protocol):
     """A model that gives the logits after the last `rows` tokens of a text, in the pieces that calls() names."""
 
     def score(self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int]) -> Iterator[Logits]: ...

@@ -36,14 +36,14 @@ _PAGE = 4096  # tensors begin at multiples of it in a weights file, so that ONNX
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RepackSettings:
     """A format that a user names: `mxfp6_e2m3`, or with the type of a product's activations, `mxfp6_e2m3/int8`."""
 
     weight_format: str
     activations: Activations
 
     @classmethod
-    def parse(cls, text: str) -> Wanted:
+    def parse(cls, text: str) -> RepackSettings:
         """Raises MxspecError, which lists the known formats."""
         name, _, asked = text.partition("/")
         try:
@@ -60,13 +60,13 @@ class Wanted:
 ALL = "all"
 
 
-def parse_formats(texts: Sequence[str]) -> tuple[Wanted, ...]:
+def parse_formats(texts: Sequence[str]) -> tuple[RepackSettings, ...]:
     """The formats that a user names; `all` stands for every MX format. Raises MxspecError."""
     named = chain.from_iterable((form.name for form in ELEMENTS.values()) if text == ALL else [text] for text in texts)
-    return tuple(dict.fromkeys(map(Wanted.parse, named)))
+    return tuple(dict.fromkeys(map(RepackSettings.parse, named)))
 
 
-def matrix_bytes(bundle: Bundle, wanted: Wanted) -> int:
+def matrix_bytes(bundle: Bundle, wanted: RepackSettings) -> int:
     """The bytes of all packed matrices of the target in another format."""
     models = bundle.manifest.models
     kept = _kept(models["target"])
@@ -83,7 +83,7 @@ def _kept(target: ModelEntry) -> set[str]:
     return {source for tensor in of_target if tensor.format == FP16_TILES for source in tensor.sources}
 
 
-def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
+def repack(bundle: Bundle, wanted: RepackSettings, folder: Path) -> ModelEntry:
     """Write the model into an empty folder; return the entry for opening a session. Raises MxspecError."""
     with needs("compile", "--format"):
         import onnx_ir as ir
@@ -106,7 +106,7 @@ def repack(bundle: Bundle, wanted: Wanted, folder: Path) -> ModelEntry:
     return baseline.model_copy(update={"format": wanted.weight_format, "activations": wanted.activations})
 
 
-def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: Wanted, *, lookups: bool) -> None:
+def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: RepackSettings, *, lookups: bool) -> None:
     """Make products, and with `lookups` also embeddings, read a matrix in the new format; saving packs the matrix."""
     import onnx_ir as ir
 

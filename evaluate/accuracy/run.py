@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from mxspec.evaluate.accuracy.documents import Document
 from mxspec.evaluate.accuracy.interval import block_starts
 from mxspec.evaluate.accuracy.judge import bar_of, figures_of, judge, judge_referee, perplexity, ratio_interval
-from mxspec.evaluate.accuracy.models import BundleModel, Model
+from mxspec.evaluate.accuracy.models import BundleModel, ScoredModel
 from mxspec.evaluate.accuracy.pairs import pair_windows
 from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
 from mxspec.evaluate.accuracy.referee import Referee
-from mxspec.evaluate.accuracy.repack import Wanted, matrix_bytes, repack
+from mxspec.evaluate.accuracy.repack import RepackSettings, matrix_bytes, repack
 from mxspec.evaluate.accuracy.result import Accuracy
 from mxspec.evaluate.accuracy.score import score_window
 from mxspec.evaluate.accuracy.statistics import Scores
@@ -41,7 +41,7 @@ class AccuracyOptions:
     window: int | None = None
     stride: int | None = None
     max_ratio: float | None = None
-    formats: tuple[Wanted, ...] = ()
+    formats: tuple[RepackSettings, ...] = ()
     referee: Recipe | None = None
     tensors: int | None = None
 
@@ -149,7 +149,9 @@ def _require_sources(bundle: Bundle, documents: Sequence[Document], options: Acc
             raise MxspecError(f"{name}: is not supported for models with encoders")
 
 
-def open_models(bundle: Bundle, options: AccuracyOptions, longest: int, files: ExitStack) -> tuple[list[Model], int]:
+def open_models(
+    bundle: Bundle, options: AccuracyOptions, longest: int, files: ExitStack
+) -> tuple[list[ScoredModel], int]:
     """The baseline, the target, other formats and the referee, open until `files` closes; and the tokens of a call."""
     entries, vocab = bundle.manifest.models, bundle.manifest.tokenizer.vocab_size
     referee = None if options.referee is None else Referee.open(options.referee, entries["baseline"], vocab, longest)
@@ -160,11 +162,11 @@ def open_models(bundle: Bundle, options: AccuracyOptions, longest: int, files: E
     sessions = [Session(folder, entry, vocab, 1) for folder, entry in places]
     for session in sessions:
         session.first_position = 0 if referee is None else referee.first_position
-    models: list[Model] = [BundleModel(Reader(session)) for session in sessions]
+    models: list[ScoredModel] = [BundleModel(Reader(session)) for session in sessions]
     return models + ([] if referee is None else [referee]), min(session.chunk for session in sessions)
 
 
-def score_all(models: Sequence[Model], windows: Sequence[Window], chunk: int, progress: Progress) -> list[Scores]:
+def score_all(models: Sequence[ScoredModel], windows: Sequence[Window], chunk: int, progress: Progress) -> list[Scores]:
     """The scores of each model over all windows."""
     total, done, difference = sum(window.scored for window in windows), 0, 0.0
     parts = []

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxspec.evaluate.accuracy.models import Model
+from mxspec.evaluate.accuracy.models import ScoredModel
 from mxspec.evaluate.accuracy.statistics import Scores, compare_rows
 from mxspec.evaluate.accuracy.windows import Window
 
 
-def score_window(models: Sequence[Model], window: Window, chunk: int) -> list[Scores]:
+def score_window(models: Sequence[ScoredModel], window: Window, chunk: int) -> list[Scores]:
     """The scores of each model, the baseline first, for the window's scored tokens.
 
     The models alternate call by call, so that memory holds the logits of one call of each.

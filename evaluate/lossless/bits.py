@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.finding import Equality, Part
+from mxspec.evaluate.lossless.finding import CheckedPart, Equality
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
@@ -25,7 +25,7 @@ SLOTS = 3
 _ALONE = 1  # the slot of single steps
 
 
-def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> Part:
+def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> CheckedPart:
     """Score one text with both models, in calls of every width."""
     k_max = engine.bundle.manifest.k_max
     calls = speed.one_row + sum(2 * speed.seconds(width) / width for width in range(2, k_max + 2))
@@ -44,7 +44,7 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
             found.append(finding)
     finally:
         ops.set_threads(before)
-    return Part(found)
+    return CheckedPart(found)
 
 
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:

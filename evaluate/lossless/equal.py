@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from mxspec.evaluate.lossless.alone import Alone
 from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.finding import Equality, Part
+from mxspec.evaluate.lossless.finding import CheckedPart, Equality
 from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
-from mxspec.evaluate.lossless.prompts import Prompt
+from mxspec.evaluate.lossless.prompts import CheckPrompt
 from mxspec.evaluate.lossless.write import write_all
 from mxspec.evaluate.progress import Progress
 from mxspec.formats.errors import GenerationError
@@ -37,8 +37,8 @@ class Plan:
 
 
 def check_equality(
-    engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
-) -> Part:
+    engine: Engine, prompts: Sequence[CheckPrompt], seed: int, effort: Effort, speed: Speed, progress: Progress
+) -> CheckedPart:
     """Write the same texts in every way, and compare them with the target's."""
     skipped: list[str] = []
     manifest, slots = engine.bundle.manifest, engine.target.slots
@@ -67,7 +67,7 @@ def check_equality(
                 finding.broke_off(way, text.error)
             elif text.tokens != tokens:
                 finding.differences.append(f"{way}: {_difference(tokens, text.tokens)}")
-    return Part(list(findings.values()), skipped=skipped)
+    return CheckedPart(list(findings.values()), skipped=skipped)
 
 
 def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> list[Way]:
@@ -88,7 +88,7 @@ def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> 
     return [Way(drafter, k, together, count, "match") for drafter, k, together, count in chosen]
 
 
-def _kinds(prompts: Sequence[Prompt], seed: int, length: int) -> list[Job]:
+def _kinds(prompts: Sequence[CheckPrompt], seed: int, length: int) -> list[Job]:
     """The texts without grammars: of three lengths, so that slots become free one by one."""
     greedy, sampled = Sampling(), Sampling(1.0, seed=seed)
     kinds = [

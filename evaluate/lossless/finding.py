@@ -59,7 +59,7 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CheckedPart:
     """The results of one part of the certificate; `skipped` names what could not be checked, and why."""
 
     equalities: Sequence[Equality] = ()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from mxspec.evaluate.lossless.drafters import RandomDrafter
-from mxspec.evaluate.lossless.prompts import Prompt
+from mxspec.evaluate.lossless.prompts import CheckPrompt
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import DRAWN, PARAMETERS
 from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
@@ -27,7 +27,7 @@ class Job:
     """A text to write."""
 
     kind: str  # in words
-    prompt: Prompt
+    prompt: CheckPrompt
     sampling: Sampling
     length: int
     grammar: Grammar | None = None

@@ -14,14 +14,14 @@ SHORTEST, LONGEST = 2, 24  # tokens of a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class CheckPrompt:
     """Token ids that a text continues, and the source that encoders read, if the models have encoders."""
 
     tokens: list[int]
     source: tuple[int, ...] = ()
 
 
-def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[Prompt]:
+def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> list[CheckPrompt]:
     """`count` prompts of different lengths; every second prompt shares a prefix or the source with the one before.
 
     So that a slot continues from tokens that another slot has read.
@@ -32,18 +32,18 @@ def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> lis
     known = _own_tokens(engine) if text is None else engine.encode(text)
     if len(known) < LONGEST:
         raise MxspecError(f"--text: got {len(known)} tokens, expected at least {LONGEST}: give a longer text")
-    prompts: list[Prompt] = []
+    prompts: list[CheckPrompt] = []
     start = list(engine.bundle.manifest.tokenizer.decoder_start)
     for i in range(count):
         length = int(rng.integers(SHORTEST, longest + 1))
         piece = _piece(known, length, rng, whole=text is not None)
         if not encoded:
             begin = prompts[-1].tokens[: len(prompts[-1].tokens) * 2 // 3] if i % 2 else _begin(engine)
-            prompts.append(Prompt([*begin, *piece]))
+            prompts.append(CheckPrompt([*begin, *piece]))
         elif i % 2:
-            prompts.append(Prompt([*start, *piece[:SHORTEST]], prompts[-1].source))
+            prompts.append(CheckPrompt([*start, *piece[:SHORTEST]], prompts[-1].source))
         else:
-            prompts.append(Prompt(start, tuple(piece)))
+            prompts.append(CheckPrompt(start, tuple(piece)))
     return prompts
 
 

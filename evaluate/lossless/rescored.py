@@ -18,7 +18,7 @@ from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
 from mxspec.evaluate.lossless.finding import Equality
 from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
-from mxspec.evaluate.lossless.prompts import Prompt
+from mxspec.evaluate.lossless.prompts import CheckPrompt
 from mxspec.evaluate.lossless.write import Written, write_all
 from mxspec.evaluate.progress import Progress
 from mxspec.evaluate.significance import Probs
@@ -47,7 +47,7 @@ class Sampled:
 
 
 def check_rescored(
-    engine: Engine, prompts: Sequence[Prompt], seed: int, effort: Effort, speed: Speed, progress: Progress
+    engine: Engine, prompts: Sequence[CheckPrompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> tuple[list[Evidence], list[Equality]]:
     """Write and score texts; return the evidence of each way, the failed texts, and impossible tokens."""
     whole = Equality("sampled text: written to its end", "texts")
@@ -98,7 +98,7 @@ def _tokens_of_each(wanted: Sequence[Sampled], effort: Effort, speed: Speed) -> 
 
 
 def _jobs(
-    engine: Engine, sampled: Sampled, prompts: Sequence[Prompt], tokens: int, rng: np.random.Generator
+    engine: Engine, sampled: Sampled, prompts: Sequence[CheckPrompt], tokens: int, rng: np.random.Generator
 ) -> Iterator[Job]:
     """Texts of `tokens` tokens in all, at least one for each slot if possible; each has its own seed."""
     shortest, longest = LENGTHS
@@ -149,6 +149,6 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
         shaper.keep([token])
 
 
-def _reads(entry: ModelEntry, prompt: Prompt) -> bool:
+def _reads(entry: ModelEntry, prompt: CheckPrompt) -> bool:
     """Whether the source fits into the model's encoder, if it has one."""
     return entry.encoder is None or len(prompt.source) <= entry.encoder.context_length

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from mxspec.evaluate.options import Count
-from mxspec.evaluate.tasks.result import Interval, Scores, TaskFound, TaskParity, Way
+from mxspec.evaluate.tasks.result import ScoreInterval, TaskFound, TaskParity, TaskScores, TaskWay
 from mxspec.evaluate.tasks.sandbox import isolation
 from mxspec.evaluate.tasks.scores import FEWEST_ITEMS, bootstrap_mean, paired_p_value
 from mxspec.evaluate.tasks.task import Row, Task
@@ -130,11 +130,11 @@ class _Scorer:
 
 def _compare(
     scorer: _Scorer, pairs: Sequence[tuple[TaskAnswers, TaskAnswers]], temperature: float, level: float
-) -> Scores:
+) -> TaskScores:
     """An item's score is its mean over seeds, so that the spread of these means comes from both seeds and items."""
     plain = np.mean([scorer(one.answers) for one, _ in pairs], axis=0)
     speculating = np.mean([scorer(other.answers) for _, other in pairs], axis=0)
-    return Scores(
+    return TaskScores(
         temperature=temperature,
         seeds=len(pairs),
         speculating=bootstrap_mean(speculating, level),
@@ -144,13 +144,13 @@ def _compare(
     )
 
 
-def _way(way: TaskAnswers, plain: TaskAnswers) -> Way:
+def _way(way: TaskAnswers, plain: TaskAnswers) -> TaskWay:
     differences = [
         _first_difference(number, one.token_ids, other.token_ids)
         for number, (one, other) in enumerate(zip(plain.answers, way.answers, strict=True), 1)
         if one.token_ids != other.token_ids
     ]
-    return Way(
+    return TaskWay(
         drafter=way.drafter,
         tokens=way.tokens,
         seconds=way.seconds,
@@ -184,5 +184,5 @@ def _reasons(found: TaskFound, name: str, level: float) -> list[str]:
     return reasons
 
 
-def _excludes_zero(interval: Interval) -> bool:
+def _excludes_zero(interval: ScoreInterval) -> bool:
     return interval.low > 0 or interval.high < 0

@@ -10,7 +10,7 @@ from mxspec.evaluate.result import Result, Value
 from mxspec.evaluate.sheet import Cell, Column, Sheet
 
 
-class Interval(Value):
+class ScoreInterval(Value):
     """A mean over items, and its confidence interval."""
 
     mean: float
@@ -18,7 +18,7 @@ class Interval(Value):
     high: float
 
 
-class Way(Value):
+class TaskWay(Value):
     """One way to write the greedy answers; `different` of them differ from those without speculation.
 
     `seconds` is the time of all answers, written in all slots at a time; `first_difference` is a place.
@@ -37,7 +37,7 @@ class Way(Value):
         return 1e3 * self.seconds / self.tokens if self.tokens else 0.0
 
 
-class Scores(Value):
+class TaskScores(Value):
     """Scores of answers with and without speculation; the difference is with minus without, item by item.
 
     `seeds` is the number of answers to an item, 1 if they are greedy. `p_value` is from a paired randomisation test.
@@ -45,9 +45,9 @@ class Scores(Value):
 
     temperature: float
     seeds: int
-    speculating: Interval
-    plain: Interval
-    difference: Interval
+    speculating: ScoreInterval
+    plain: ScoreInterval
+    difference: ScoreInterval
     p_value: float
 
 
@@ -60,8 +60,8 @@ class TaskFound(Value):
     items: int
     max_new_tokens: int
     cut_prompts: int
-    ways: tuple[Way, ...]
-    scores: tuple[Scores, ...]
+    ways: tuple[TaskWay, ...]
+    scores: tuple[TaskScores, ...]
 
     @property
     def name(self) -> str:
@@ -127,5 +127,5 @@ _WAYS = (
 _SCORES = (*map(Column, ("task", "answers", "metric", "without", "with", "difference")), Column("p", ".3f"))
 
 
-def _interval(value: Interval) -> str:
+def _interval(value: ScoreInterval) -> str:
     return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.tasks.result import Interval
+from mxspec.evaluate.tasks.result import ScoreInterval
 from mxspec.evaluate.tasks.task import require
 
 RESAMPLES = 9_999
@@ -16,11 +16,11 @@ _SEED = 1
 Floats = NDArray[np.float64]
 
 
-def bootstrap_mean(values: Floats, confidence: float) -> Interval:
+def bootstrap_mean(values: Floats, confidence: float) -> ScoreInterval:
     """The mean of float64[items], and the percentiles of means of items drawn with replacement (Efron 1979)."""
     mean = float(values.mean())
     if np.all(values == values[0]):  # nothing to draw; scipy refuses equal values
-        return Interval(mean=mean, low=mean, high=mean)
+        return ScoreInterval(mean=mean, low=mean, high=mean)
     found = (
         _stats()
         .bootstrap(
@@ -33,7 +33,7 @@ def bootstrap_mean(values: Floats, confidence: float) -> Interval:
         )
         .confidence_interval
     )
-    return Interval(mean=mean, low=float(found.low), high=float(found.high))
+    return ScoreInterval(mean=mean, low=float(found.low), high=float(found.high))
 
 
 def paired_p_value(one: Floats, other: Floats) -> float:

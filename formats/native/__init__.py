@@ -36,7 +36,7 @@ class Matrix(ctypes.Structure):
     )
 
 
-class Statistics(ctypes.Structure):
+class PackingStatistics(ctypes.Structure):
     """mxspec_statistics."""
 
     _fields_ = (
@@ -48,7 +48,7 @@ class Statistics(ctypes.Structure):
     )
 
 
-_matrix, _statistics = ctypes.POINTER(Matrix), ctypes.POINTER(Statistics)
+_matrix, _statistics = ctypes.POINTER(Matrix), ctypes.POINTER(PackingStatistics)
 _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "quantize": (_matrix, _int32, _int32, _int32, _pointer, _pointer),
     "dequantize": (_pointer, _pointer, _int64, _int64, _int32, _pointer),
@@ -89,7 +89,7 @@ def call(name: str, *arguments: object) -> None:
 
 
 def element_number(element: str) -> int:
-    """mxspec_element. Raises ValueError naming the elements there are."""
+    """The number that the codec knows an element by. Raises ValueError naming the elements there are."""
     return format_of_element(element).native_id - 1
 
 

@@ -77,10 +77,10 @@ def specbatch(
     except ImportError:
         raise MxspecError('specbatch: Ray is not installed; pip install "mxspec[ray]"') from None
     from mxspec.runtime.commands.batch_lines import Defaults
-    from mxspec.serve.jobs.cluster import Layout
+    from mxspec.serve.jobs.cluster import ClusterLayout
     from mxspec.serve.jobs.rows import Rows
     from mxspec.serve.jobs.run import run_job
 
     defaults = Defaults(request_settings(options), system, raw)
-    layout = Layout(address, replicas, cpus_per_replica, slots)
+    layout = ClusterLayout(address, replicas, cpus_per_replica, slots)
     return run_job(bundle, Rows.of(input), output, defaults, layout, json_output=json_output)

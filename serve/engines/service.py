@@ -39,7 +39,7 @@ State = Literal["loading", "ready", "draining", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """A model that a server has under an id, before it is loaded."""
 
     id: str
@@ -52,7 +52,7 @@ class Model:
 class Served:
     """A model that is loaded."""
 
-    model: Model
+    model: ServedModel
     engine: Engine
     limit: int  # number of texts that may run and wait
     created: int
@@ -70,16 +70,16 @@ class Served:
         return self.engine.template is not None
 
 
-def models_of(bundles: Sequence[Path]) -> list[Model]:
+def models_of(bundles: Sequence[Path]) -> list[ServedModel]:
     """The models to be served, in order; raises BundleError for an invalid bundle, and for an id given twice."""
-    found: dict[str, Model] = {}
+    found: dict[str, ServedModel] = {}
     for path in bundles:
         bundle = Bundle.open(path)
         name = path.resolve().name.removesuffix(SUFFIX)
         baseline = name + BASELINE if "baseline" in bundle.manifest.models else None
-        models = [Model(name, bundle, "target", baseline)]
+        models = [ServedModel(name, bundle, "target", baseline)]
         if baseline is not None:
-            models.append(Model(baseline, bundle, "baseline", None))
+            models.append(ServedModel(baseline, bundle, "baseline", None))
         for model in models:
             if model.id in found:
                 other = found[model.id].bundle.path
@@ -88,7 +88,7 @@ def models_of(bundles: Sequence[Path]) -> list[Model]:
     return list(found.values())
 
 
-def aliases_of(given: Sequence[str], models: Sequence[Model]) -> dict[str, str]:
+def aliases_of(given: Sequence[str], models: Sequence[ServedModel]) -> dict[str, str]:
     """The ids that further names stand for, from NAME=ID, or NAME for the first; raises MxspecError."""
     ids = [model.id for model in models]
     found: dict[str, str] = {}
@@ -116,7 +116,7 @@ class Prepared(Generic[Result]):
 class Service:
     """Some bundles, made ready to answer requests; all its methods but `load` belong to the event loop."""
 
-    models: Sequence[Model]
+    models: Sequence[ServedModel]
     slots: int = 8
     threads: int | None = None
     limits: Limits = field(default_factory=Limits)

@@ -19,7 +19,7 @@ PATIENCE = 5.0  # seconds for the head of a cluster to answer
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ClusterLayout:
     """Where a job runs; None stands for as many as there is room for."""
 
     address: str | None = None  # address of a cluster; None: this machine
@@ -43,7 +43,7 @@ class Layout:
 
 
 @contextlib.contextmanager
-def ray_of(layout: Layout) -> Iterator[tuple[int, int]]:
+def ray_of(layout: ClusterLayout) -> Iterator[tuple[int, int]]:
     """Connect to a Ray of our own or a cluster; gives the number of replicas, and CPUs of each."""
     if layout.address is not None:
         _require_head(layout.address)

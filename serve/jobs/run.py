@@ -23,7 +23,7 @@ from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at
 from mxspec.runtime.commands.batch_lines import Defaults, Line
 from mxspec.runtime.commands.batch_output import Answered, other_job
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts, end_interrupted, end_job
-from mxspec.serve.jobs.cluster import Layout, ray_messages, ray_of
+from mxspec.serve.jobs.cluster import ClusterLayout, ray_messages, ray_of
 from mxspec.serve.jobs.parts import Parts
 from mxspec.serve.jobs.rows import KINDS, Rows, name_of, row_name
 
@@ -67,7 +67,9 @@ class Replica:
 NO_LINE = Line(0, b"")  # its hash is of bundle and settings alone
 
 
-def run_job(bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: Layout, *, json_output: bool) -> int:
+def run_job(
+    bundle: Path, rows: Rows, output: Path, defaults: Defaults, layout: ClusterLayout, *, json_output: bool
+) -> int:
     """Answer the rows that `output` has no answer to; the exit code. Raises MxspecError."""
     bundle = Bundle.open(bundle.resolve()).path
     line_hash = LineHash(bundle, defaults)
@@ -119,7 +121,9 @@ def _of_another_job(name: str) -> MxspecError:
     return other_job("OUTPUT", name if name.startswith("line ") else f"key {name}", "row", "folder")
 
 
-def _answers(lines: Sequence[Line], job: tuple[Any, ...], replicas: int, layout: Layout) -> Iterator[dict[str, Any]]:
+def _answers(
+    lines: Sequence[Line], job: tuple[Any, ...], replicas: int, layout: ClusterLayout
+) -> Iterator[dict[str, Any]]:
     """The reports on the lines, as they come; raises MxspecError where a replica has no engine."""
     import pyarrow as pa
     import ray.data

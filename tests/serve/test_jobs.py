@@ -19,7 +19,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.serve.commands.specbatch import specbatch
 from mxspec.serve.jobs import parts as job_parts
-from mxspec.serve.jobs.cluster import Layout, Messages
+from mxspec.serve.jobs.cluster import ClusterLayout, Messages
 from mxspec.serve.jobs.parts import UNFINISHED, Parts
 from mxspec.serve.jobs.rows import Rows, name_of
 from mxspec.serve.jobs.run import rows_of_a_block
@@ -192,16 +192,16 @@ def test_an_address_without_a_cluster(
 def test_replicas_fill_the_nodes(
     replicas: int | None, cpus: int | None, nodes: list[float], fitted: tuple[int, int]
 ) -> None:
-    assert Layout(replicas=replicas, cpus=cpus).fitted(nodes) == fitted
+    assert ClusterLayout(replicas=replicas, cpus=cpus).fitted(nodes) == fitted
 
 
 def test_too_many_replicas_are_reported() -> None:
     with pytest.raises(
         MxspecError, match="--replicas 3: there is room for 2 of 1 CPUs each; the largest of 1 nodes has 2"
     ):
-        Layout(replicas=3).fitted([2.0])
+        ClusterLayout(replicas=3).fitted([2.0])
     with pytest.raises(MxspecError, match="--replicas 1: there is room for 0 of 8 CPUs each"):
-        Layout(cpus=8).fitted([2.0, 4.0])
+        ClusterLayout(cpus=8).fitted([2.0, 4.0])
 
 
 def test_messages_of_ray_are_a_sentence_each_and_once() -> None:

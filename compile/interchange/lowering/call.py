@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class WeightMatrix:
     """A matrix's initializers: values [n, k], and scales [n, blocks] unless the values are float16."""
 
     values: ir.Value
@@ -25,7 +25,7 @@ class Call:
     `cache_dtype`.
     """
 
-    matrices: Mapping[str, Matrix]
+    matrices: Mapping[str, WeightMatrix]
     tokens: ir.Value
     masks: Mapping[int, ir.Value]
     kv_heads: int

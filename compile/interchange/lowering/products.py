@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from mxspec.compile.interchange.lowering.call import Call, Matrix
+from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
 from mxspec.compile.interchange.lowering.nodes import Nodes
 from mxspec.formats.weight_format import BLOCK
 
@@ -42,7 +42,7 @@ def dequantized(packed: ir.Value | None, call: Call, nodes: Nodes) -> ir.Value:
     return nodes.op("DequantizeLinear", [matrix.values, matrix.scales], attributes)
 
 
-def _matrix(packed: ir.Value | None, call: Call) -> Matrix:
+def _matrix(packed: ir.Value | None, call: Call) -> WeightMatrix:
     assert packed is not None
     assert packed.name is not None
     return call.matrices[packed.name]

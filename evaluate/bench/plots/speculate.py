@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mxspec.evaluate.bench.plots.style import Line, draw_lines, draw_one, middle_halves
+from mxspec.evaluate.bench.plots.style import PlotLine, draw_lines, draw_one, middle_halves
 from mxspec.evaluate.bench.speculate.result import ANSWER_TOKENS, Point, SpeculationPoint, SpeculationResult
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def speedup(result: SpeculationResult, axes: Axes) -> None:
     for name, points in _groups(result.points, "k").items():
         low, high = middle_halves([[trial.speedup for trial in point.trials] for point in points])
         theory = [point.predicted or 0.0 for point in points]
-        lines.append(Line(name or "measured", _x(points, "k"), [p.speedup for p in points], low, high, theory))
+        lines.append(PlotLine(name or "measured", _x(points, "k"), [p.speedup for p in points], low, high, theory))
     draw_one(axes)
     draw_lines(axes, lines, LABELS["k"], "speedup over plain decoding", "Speedup by K")
 
@@ -46,10 +46,10 @@ def answer_seconds(result: SpeculationResult, axes: Axes) -> None:
         seconds = [point.answer_seconds for point in points]
         x, medians = _x(points, "k"), [s.median for s in seconds]
         of = f"{name}, " if name else ""
-        lines.append(Line(f"{of}median, to 90th percentile", x, medians, medians, [s.p90 for s in seconds]))
-        lines.append(Line(f"{of}99th percentile", x, [s.p99 for s in seconds if s.p99 is not None]))
+        lines.append(PlotLine(f"{of}median, to 90th percentile", x, medians, medians, [s.p90 for s in seconds]))
+        lines.append(PlotLine(f"{of}99th percentile", x, [s.p99 for s in seconds if s.p99 is not None]))
         base = [point.plain_answer_seconds.median for point in points]
-        plain.append(Line(f"{of}plain, median", x, base, quiet=True))
+        plain.append(PlotLine(f"{of}plain, median", x, base, quiet=True))
     draw_lines(axes, [*lines, *plain], LABELS["k"], "seconds", f"Time for {ANSWER_TOKENS} tokens by K")
 
 
@@ -60,7 +60,7 @@ def positions(result: SpeculationResult, axes: Axes) -> None:
         point = points[-1]
         counts = list(zip(point.accepted_by_position, point.evaluated_by_position, strict=True))
         shares = [accepted / evaluated for accepted, evaluated in counts if evaluated]
-        lines.append(Line(f"{name or point.drafter}, K = {point.k}", [i + 1 for i in range(len(shares))], shares))
+        lines.append(PlotLine(f"{name or point.drafter}, K = {point.k}", [i + 1 for i in range(len(shares))], shares))
     title = "Acceptance by position" + (f", {lines[0].name}" if len(lines) == 1 else "")
     draw_lines(axes, lines, "position in the round", "accepted of evaluated", title)
     axes.set_ylim(0, 1)
@@ -72,8 +72,8 @@ def speed_over(result: SpeculationResult, axis: str, axes: Axes) -> None:
         low, high = middle_halves([[trial.tokens_per_second for trial in point.trials] for point in points])
         x = _x(points, axis)
         drafted = f"{name}, " if name else ""
-        lines.append(Line(f"{drafted}speculating", x, [p.tokens_per_second for p in points], low, high))
-        plain.append(Line(f"{drafted}plain", x, [p.plain_tokens_per_second for p in points], quiet=True))
+        lines.append(PlotLine(f"{drafted}speculating", x, [p.tokens_per_second for p in points], low, high))
+        plain.append(PlotLine(f"{drafted}plain", x, [p.plain_tokens_per_second for p in points], quiet=True))
     title = f"Speed over {LABELS[axis]}" + (", all texts together" if axis == "batch" else "")
     draw_lines(axes, [*lines, *plain], LABELS[axis], "tokens a second", title)
 

@@ -84,7 +84,7 @@ def caption(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """A named series; `low` and `high` bound its band, and `theory` is what a formula predicts."""
 
     name: str
@@ -102,7 +102,7 @@ def middle_halves(trials: Sequence[Sequence[float]]) -> tuple[list[float], list[
     return list(low), list(high)
 
 
-def draw_lines(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str) -> None:
+def draw_lines(axes: Axes, lines: Sequence[PlotLine], x_label: str, y_label: str, title: str) -> None:
     """Draw all lines in the colours of the style; the axis begins at 0."""
     loud, quiet = [line for line in lines if not line.quiet], [line for line in lines if line.quiet]
     colours = {id(line): COLOURS[number % len(COLOURS)] for number, line in enumerate(loud)}

@@ -9,7 +9,7 @@ import click
 
 from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, new_tokens_option, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts, read_questions
-from mxspec.evaluate.bench.speculate.grid import Grid, WorkFile
+from mxspec.evaluate.bench.speculate.grid import SettingsGrid, WorkFile
 from mxspec.evaluate.bench.speculate.measure import Measurement
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.options import Run, record_options
@@ -124,7 +124,7 @@ def bench_speculate(
     with run.progress() as progress:
         asked = _prompts(text_file, questions, prompts, context)
         contexts = (0,) if questions is not None else context or (PROMPT_TOKENS,)
-        grid = Grid(bundles, threads or (ops.threads(),), batch, contexts, temperature, drafter, verifier, k)
+        grid = SettingsGrid(bundles, threads or (ops.threads(),), batch, contexts, temperature, drafter, verifier, k)
         grid.require(new_tokens, fp16=fp16)
         points = grid.points()
         shared = {"prompts": asked.least, "new_tokens": new_tokens, "repetitions": repetitions}

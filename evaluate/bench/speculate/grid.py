@@ -19,7 +19,7 @@ from mxspec.runtime.settings import K
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SettingsGrid:
     """The values of each varied setting. At temperature 0 the only verifier is "greedy"."""
 
     bundles: tuple[Path, ...]

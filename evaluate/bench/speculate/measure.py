@@ -31,7 +31,7 @@ from mxspec.runtime.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class TimedAnswer:
     """Texts that were written together: their tokens, and the rounds of each, with the one that gives its first."""
 
     texts: list[list[int]]
@@ -121,16 +121,16 @@ class BesidePlain:
         )
 
 
-Write = Callable[[Engine, Sequence[Sequence[int]], Mapping[str, Any]], Answered]
+Write = Callable[[Engine, Sequence[Sequence[int]], Mapping[str, Any]], TimedAnswer]
 
 
-def write_together(engine: Engine, prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> Answered:
+def write_together(engine: Engine, prompts: Sequence[Sequence[int]], settings: Mapping[str, Any]) -> TimedAnswer:
     """Write texts for the prompts together, after reading all prompts except for their last tokens."""
     reading = {**settings, "max_new_tokens": 1, "min_new_tokens": 0}
     for handle in engine.submit_all([Request(prompt=prompt, **reading) for prompt in prompts]):
         handle.result()
     events = [list(handle) for handle in engine.submit_all([Request(prompt=prompt, **settings) for prompt in prompts])]
-    return Answered(
+    return TimedAnswer(
         texts=[[event.id for event in found if isinstance(event, Token)] for found in events],
         rounds=[[event for event in found if isinstance(event, Round)] for found in events],
     )
@@ -179,8 +179,8 @@ class Measurement:
         repeatable = point.k != "auto" and engine.drafters[point.drafter].repeatable
         repeats = point.temperature and (repeatable or point.verifier == "match")  # where a seed means one text
 
-        def variant(engine: Engine, own: dict[str, Any]) -> Callable[[list[list[int]], int], Answered]:
-            def answer(prompts: list[list[int]], repetition: int) -> Answered:
+        def variant(engine: Engine, own: dict[str, Any]) -> Callable[[list[list[int]], int], TimedAnswer]:
+            def answer(prompts: list[list[int]], repetition: int) -> TimedAnswer:
                 seeded = settings | ({"seed": repetition + 1} if repeats else {})
                 return self.write(engine, prompts, seeded | own)
 
@@ -200,7 +200,9 @@ class Measurement:
         return _described(point, answers, trials)
 
 
-def _trial(engine: Engine, prompt: int, repetition: int, answers: Sequence[Answered], read: float) -> SpeculationTrial:
+def _trial(
+    engine: Engine, prompt: int, repetition: int, answers: Sequence[TimedAnswer], read: float
+) -> SpeculationTrial:
     plain, guessed, *fp16 = answers
     return SpeculationTrial(
         prompt=prompt,
@@ -217,7 +219,7 @@ def _trial(engine: Engine, prompt: int, repetition: int, answers: Sequence[Answe
     )
 
 
-def _read_bytes(engine: Engine, answered: Answered) -> int:
+def _read_bytes(engine: Engine, answered: TimedAnswer) -> int:
     """Bytes of the matrices that the rounds read: a step reads the target's once for all texts, and a draft's."""
     rounds, texts = answered.longest.rounds, len(answered.texts)
     found = sum(read_bytes(engine.target.entry, texts * (r.drafted + 1)) for r in rounds)
@@ -227,7 +229,7 @@ def _read_bytes(engine: Engine, answered: Answered) -> int:
 
 
 def _described(
-    point: Point, answers: Sequence[tuple[Answered, Answered]], trials: Sequence[SpeculationTrial]
+    point: Point, answers: Sequence[tuple[TimedAnswer, TimedAnswer]], trials: Sequence[SpeculationTrial]
 ) -> SpeculationPoint:
     beside = BesidePlain.of([plain.longest for plain, _ in answers], [guessed.longest for _, guessed in answers])
     rounds = [r for _, guessed in answers for text in guessed.rounds for r in text[1:]]

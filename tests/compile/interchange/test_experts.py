@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from mxspec.compile.interchange.lowering import lower
-from mxspec.compile.interchange.lowering.call import Call, Matrix
+from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
 from tests.runtime.ops.test_experts_op import BIASES, Floats, Ids, Layer, formats_of, layer_of, routing
 
 
@@ -42,7 +42,7 @@ def lowered(layer: Layer, activation: str, biases: tuple[str, ...], attributes: 
         opset_imports={"": 21, "mxspec": 2},
     )
     model = ir.Model(graph, ir_version=10)
-    matrices = {"gate_up": Matrix(stored[0], None), "down": Matrix(stored[1], None)}
+    matrices = {"gate_up": WeightMatrix(stored[0], None), "down": WeightMatrix(stored[1], None)}
     lower(model, Call(matrices, x, {}, 1, 4, grouped=False, cache_dtype=ir.DataType.FLOAT))
     del graph.opset_imports["mxspec"]
     return ReferenceEvaluator(ir.to_proto(model))

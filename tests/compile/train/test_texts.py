@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mxspec.compile.train import texts
-from mxspec.compile.train.texts import Writer, invented
+from mxspec.compile.train.texts import TrainingWriter, invented
 from mxspec.runtime.calibration_text.openings import QUESTIONS
 from tests.runtime.calibration_text.test_calibration_text import of_bytes
 
@@ -31,7 +31,7 @@ def test_every_other_invented_question_goes_on_from_words_of_users(
     monkeypatch.setattr(texts, "continue_texts", write)
     words = QUESTIONS.read_text().splitlines()
     numbers = range(2 * len(words) + 2)
-    invented(Writer(None, tokenizer, tmp_path, frozenset(), 512, 0))(numbers)  # type: ignore[arg-type]
+    invented(TrainingWriter(None, tokenizer, tmp_path, frozenset(), 512, 0))(numbers)  # type: ignore[arg-type]
     asked, answered = begun[: len(numbers)], begun[len(numbers) :]
     assert asked[::2] == ["<user>"] * (len(words) + 1)
     assert asked[1::2] == [f"<user>{word}" for word in [*words, words[0]]]

@@ -23,7 +23,7 @@ from mxspec.compile.progress import Stages
 from mxspec.compile.train import train_head as steps
 from mxspec.compile.train import training
 from mxspec.compile.train.examples import Examples
-from mxspec.compile.train.train_head import Wanted, train_head
+from mxspec.compile.train.train_head import TrainingSettings, train_head
 from mxspec.compile.train.training import Training
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.engine import Engine
@@ -62,12 +62,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wanted(folder: Path) -> Wanted:
-    return Wanted(str(folder / "target"), tokens=4000, vocabulary=200)
+def wanted(folder: Path) -> TrainingSettings:
+    return TrainingSettings(str(folder / "target"), tokens=4000, vocabulary=200)
 
 
 @pytest.fixture(scope="module")
-def trained(folder: Path, wanted: Wanted) -> Noted:
+def trained(folder: Path, wanted: TrainingSettings) -> Noted:
     """A head in `head`, and what was said."""
     stages = Noted()
     train_head(wanted, folder / "head", resume=False, force=False, stages=stages)
@@ -99,7 +99,9 @@ def test_the_head_drafts_for_its_target(folder: Path, trained: Noted) -> None:
     assert drafted.statistics.accepted > 0
 
 
-def test_a_head_in_mxfp6_is_packed_as_it_is(folder: Path, trained: Noted, wanted: Wanted, tmp_path: Path) -> None:
+def test_a_head_in_mxfp6_is_packed_as_it_is(
+    folder: Path, trained: Noted, wanted: TrainingSettings, tmp_path: Path
+) -> None:
     """Its values are those that ml_dtypes rounds the fp16 head's to."""
     train_head(
         replace(wanted, weight_format="mxfp6_e2m3"), tmp_path / "head", resume=False, force=False, stages=Noted()
@@ -130,7 +132,7 @@ def rounded(values: NDArray[np.float32], element: Any) -> NDArray[np.float32]:
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(
-    folder: Path, wanted: Wanted, trained: Noted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, wanted: TrainingSettings, trained: Noted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "head"
 
@@ -172,13 +174,13 @@ def test_training_goes_on_from_a_head_and_with_a_file(
     monkeypatch.setattr(training, "PASSES", 1)
     monkeypatch.setattr(steps, "LEAST", 4)
     (tmp_path / "my.txt").write_text("a text that says what it is, and then says it again. " * 40)
-    again = Wanted(str(folder / "target"), text=tmp_path / "my.txt", start=folder / "head")
+    again = TrainingSettings(str(folder / "target"), text=tmp_path / "my.txt", start=folder / "head")
     stages = Noted()
     train_head(again, tmp_path / "head", resume=False, force=False, stages=stages)
     before, after = (json.loads((place / "head" / "config.json").read_text()) for place in (folder, tmp_path))
     assert before == after
     (tmp_path / "prompts.txt").write_text("".join(f"what is {number}?\n" for number in range(40)))
-    asked = Wanted(str(folder / "target"), prompts=tmp_path / "prompts.txt", tokens=1500, vocabulary=100)
+    asked = TrainingSettings(str(folder / "target"), prompts=tmp_path / "prompts.txt", tokens=1500, vocabulary=100)
     train_head(asked, tmp_path / "head", resume=False, force=True, stages=stages)
     assert json.loads((tmp_path / "head" / "config.json").read_text())["draft_vocab_size"] == 100
 
@@ -188,7 +190,7 @@ def test_a_head_that_training_makes_worse_stays(
 ) -> None:
     monkeypatch.setattr(training, "PASSES", 1)
     monkeypatch.setattr(training, "learning_rate", lambda width: 100.0)
-    again = Wanted(str(folder / "target"), tokens=2000, start=folder / "head")
+    again = TrainingSettings(str(folder / "target"), tokens=2000, start=folder / "head")
     stages = Noted()
     train_head(again, tmp_path / "head", resume=False, force=False, stages=stages)
     before, after = stages.rates()
