@@ -102,7 +102,7 @@ def test_the_table_of_the_docs_is_made_from_such_a_record(
     made = tables.TABLES["profile_avx2"].markdown()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines() if line.startswith("|")]
     heads = [line[0] for line in cells if line[0].endswith("cached")]
-    assert heads == ["1 after 8 cached", "8 after 8 cached", "1 after 64 cached", "8 after 64 cached"]
+    assert heads == ["1 after 8 cached", "8 after 8 cached"]  # the documents show the first two calls
     rows = cells[2 : cells.index(["8 after 8 cached", *cells[0][1:]])]
     assert [row[0] for row in rows[:-2]] == [line["name"] for line in call["lines"]]
     assert [rows[-2][0], *rows[-2][2:4]] == [

@@ -88,7 +88,7 @@ def test_ctrl_c_amid_a_compile_leaves_nothing(tmp_path: Path) -> None:
         "import os, signal, sys\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from mxspec.compile import pipeline\n"
-        "def stop(*_):\n"
+        "def stop(*_, **__):\n"
         "    assert os.listdir('.') == ['x.bundle.partial']\n"
         "    signal.raise_signal(signal.SIGINT)\n"
         "pipeline.open_models = stop\n"
