@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,10 @@ from tokenizers import Tokenizer, decoders, models
 from mxspec.formats.errors import MxspecError
 from mxspec.serve.access.hosts import is_loopback
 from mxspec.serve.access.keys import read_keys
+from mxspec.serve.commands.specserve import listen
 from mxspec.serve.engines.service import aliases_of, models_of
 from mxspec.serve.engines.token_texts import TokenTexts
+from mxspec.serve.http.limits import Limits
 from mxspec.serve.texts.tools import CallReader, CallStyle
 
 CALL = '{"name": "f", "arguments": {"a": [1, "é"]}}'
@@ -71,6 +74,13 @@ def test_keys_are_lines(tmp_path: Path) -> None:
 def test_who_can_reach_an_address() -> None:
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "127.9.9.9")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "example.com", "10.0.0.1")] == [False] * 4
+
+
+def test_an_answer_does_not_wait_for_the_packet_before_it() -> None:
+    with listen("127.0.0.1", 0, Limits()) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_names_of_tokens_join_to_the_text(byte_tokenizer: Tokenizer) -> None:
