@@ -15,12 +15,12 @@ SHORT = 25  # lines; a shorter file is part of another one
 
 # name → what is there today; the aim is 44,000 lines in 420 files, 15 short ones, no name twice, 38,000 words
 BUDGET = {
-    "lines of the packages": 49_100,
-    "files of the packages": 464,
-    "short files of the packages": 57,
+    "lines of the packages": 48_980,
+    "files of the packages": 420,
+    "short files of the packages": 13,
     "class names defined twice": 0,
     "lines of the laboratory": 9_000,
-    "words of README and documents": 44_500,
+    "words of README and documents": 45_800,
 }
 
 

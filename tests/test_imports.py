@@ -44,3 +44,11 @@ def test_imports_follow_the_order_of_the_architecture(package: str) -> None:
 
 def test_the_table_has_each_package() -> None:
     assert {*PACKAGES} == {path.name for path in (ROOT / "src" / "mxspec").iterdir() if path.is_symlink()}
+
+
+def test_each_folder_has_its_sentence() -> None:
+    described = {
+        *re.findall(r"^\| `([\w/]+)` \| [^|]+ \|$", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+    }
+    folders = {file.parent.relative_to(ROOT) for top in (*PACKAGES, "bench") for file in (ROOT / top).rglob("*.py")}
+    assert {str(folder) for folder in folders} <= described

@@ -1,1 +1,0 @@
-"""In: two records of one measurement. Out: which figures moved beyond noise."""

@@ -1,1 +1,0 @@
-"""In: records. Out: the tables and pictures of the documents."""

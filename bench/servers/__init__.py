@@ -1,1 +1,0 @@
-"""In: a bundle that `specserve` serves. Out: what becomes of many clients, and of requests that were made to hurt."""

@@ -1,1 +1,0 @@
-"""A GGUF file comes in; the settings, tokenizer and tensors of a Hugging Face checkpoint go out."""

@@ -1,1 +1,0 @@
-"""The commands of speccompile: compile with its report, and list, explain, inspect and emit."""

@@ -1,1 +1,0 @@
-"""The graph of a model: its operators by name, and the weights that it needs."""

@@ -1,1 +1,0 @@
-"""Drafts that read a target's hidden states: their configuration and their module in torch."""

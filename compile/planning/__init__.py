@@ -1,1 +1,0 @@
-"""Plan a compile: contexts, formats, the exported graph, the place of each weight, and an outline."""

@@ -1,1 +1,0 @@
-"""Calibrated rounding: block scales chosen by error, and errors compensated by second moments of a layer's inputs."""

@@ -1,1 +1,0 @@
-"""In: bundles, prompts, and the settings to vary. Out: speculation beside plain decoding at every combination."""

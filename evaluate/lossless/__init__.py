@@ -1,1 +1,0 @@
-"""The certificate of `speccheck lossless`: is drafted text the target's own? Each check has its own file."""

@@ -1,1 +1,0 @@
-"""Where a text's endings occurred before: in the text itself, in past answers, in a corpus."""

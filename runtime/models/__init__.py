@@ -1,1 +1,0 @@
-"""Graphs made ready to run: sessions, their bound buffers, caches and slots, encoders."""

@@ -1,1 +1,0 @@
-"""Traces for people: what was decided in every round, collected and shown as a page."""

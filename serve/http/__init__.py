@@ -1,1 +1,0 @@
-"""Bodies within limits, and answers with their errors."""

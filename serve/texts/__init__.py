@@ -1,1 +1,0 @@
-"""The texts of an answer while they are written."""
