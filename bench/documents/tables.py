@@ -67,38 +67,24 @@ class Picture:
         save(path, found, pictures(found.result)[self.name], ("svg",))
 
 
-ACCURACY = ("e3m2", "e2m3", "e2m1", "budget")
 ACCURACY_SMOLLM2 = ("e3m2", "e2m3_int16", "e2m3", "e2m1")
 OVER_K = "Speedup over K, measured and by the formula"
 
 # A record that a document shows gets its line here, and `<!-- table: NAME -->` or `<!-- picture: NAME -->` there.
 TABLES: dict[str, Table] = {
-    "accuracy": Table(tuple(f"accuracy_demo_{name}" for name in ACCURACY), (1,)),
     "accuracy_smollm2": Table(tuple(f"accuracy_smollm2_{name}" for name in ACCURACY_SMOLLM2), (1,)),
     "llama_cpp_smollm2_accuracy": Table(("llama_cpp_smollm2_accuracy",)),
     "codec": Table(("avx512vnni/codec",)),
     "compile": Table(("compile_7b", "compile_13b", "compile_7b_gptq")),
-    "compile_gpt_oss": Table(("compile_gpt_oss",)),
-    "soak": Table(tuple(f"soak_{name}" for name in ("float16", "float32", "mxint8", "windows"))),
     "ops_avx2": Table(("avx2/ops",)),
     "ops_avx512vbmi": Table(("avx512vbmi/ops",)),
     "floor_avx512vbmi": Table(("avx512vbmi/floor",)),
     "model_smollm2_amx": Table(("amx/model_smollm2",)),
-    "model_olmoe_amx": Table(("amx/model_olmoe_e2m3_int8",)),
-    "speculate_olmoe_amx": Table(("amx/speculate_olmoe",)),
-    "less_memory_amx": Table(("amx/less_memory",)),
     "attention_avx512vbmi": Table(("avx512vbmi/ops",), (2,)),
     "model_e2m3_int8_avx512vbmi": Table(("avx512vbmi/model_tinyllama_e2m3_int8",)),
     "profile_avx2": Table(("avx2/profile_tinyllama",), (0, 1)),
     "llama_cpp_avx512vbmi": Table(("avx512vbmi/llama_cpp",)),
-    "llama_cpp_olmoe_amx": Table(("amx/llama_cpp_olmoe",)),
-    "llama_cpp_gpt_oss_avx512vbmi": Table(("avx512vbmi/llama_cpp_gpt_oss",)),
-    "caches_amx": Table(("amx/caches_tinyllama",)),
     "llama_cpp_smollm2_amx": Table(("amx/llama_cpp_smollm2",)),
-    "long_texts": Table(("amx/long_texts", "amx/long_texts_mxint8")),
-    "llama_cpp_long_avx512vbmi": Table(("avx512vbmi/llama_cpp_long",)),
-    "serving_smollm2_avx512vbmi": Table(("avx512vbmi/llama_cpp_smollm2_serving",)),
-    "speculative_avx512vbmi": Table(("avx512vbmi/llama_cpp_speculative",)),
     "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
     "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
     "serve_grammars_avx512vbmi": Table(("avx512vbmi/serve_grammars",), (0, 1)),
@@ -109,20 +95,14 @@ TABLES: dict[str, Table] = {
     "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
     "columns_smollm2_head_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head",)),
     "columns_smollm2_head_sampled_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head_sampled",)),
-    "columns_sampled_avx512vbmi": Table(("avx512vbmi/columns_grown_sampled",)),
     "other_tokenizer_smollm2": Table(("other_tokenizer_smollm2",)),
     "other_tokenizer_demo": Table(("other_tokenizer_demo",)),
-    "exact_answers_avx512vbmi": Table(("avx512vbmi/exact_answers",)),
-    "speculate_grown_avx512vbmi": Table(("avx512vbmi/speculate_grown",)),
-    "speculate_t5_xl_avx512vbmi": Table(("avx512vbmi/speculate_t5_xl",)),
     "speculate_tinyllama_avx2": Table(("avx2/speculate_tinyllama",)),
 }
 PICTURES: dict[str, Picture] = {
     "accuracy_smollm2": Picture("accuracy_smollm2_own_e3m2", "accuracy", "Divergence of each format over its size"),
     "columns": Picture("avx512vbmi/columns_grown", "columns", "Tokens a second of the three columns"),
     "speculate_grown_speedup": Picture("avx512vbmi/speculate_grown", "speedup", OVER_K),
-    "speculate_tinyllama_speedup": Picture("avx2/speculate_tinyllama", "speedup", OVER_K),
-    "speculate_demo_speedup": Picture("avx2/speculate_demo", "speedup", OVER_K),
 }
 
 
