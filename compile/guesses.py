@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from mxspec.compile.progress import Stages
-from mxspec.formats.array_file import write_arrays
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import FileEntry, GuessesEntry, GuessesName
-from mxspec.formats.suffix_order import suffix_order
+from mxspec.formats.safetensors_file import write_arrays
 from mxspec.recipes.recipe import Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.drafters.ngram import MOST_FOLLOWING, ORDERS
+from mxspec.runtime.drafters.suffixes.suffix_corpus import suffix_order
 from mxspec.runtime.text.tokenizer import encode_rendered, load_tokenizer
 
 PIECE = 1 << 20  # characters to encode at a time, up to the next line end

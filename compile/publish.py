@@ -10,7 +10,7 @@ from typing import Any
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.weights.write_model import WrittenModel
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.formats.manifest import (
     FileEntry,

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from mxspec.formats.errors import BundleError
 from mxspec.formats.file_kind import what_it_is
+from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import (
     MANIFEST,
     TOKENIZER,
     AnyManifest,
+    FileEntry,
     GuessesName,
     Manifest,
     ModelEntry,
@@ -21,7 +23,7 @@ from mxspec.formats.manifest import (
     TensorEntry,
 )
 from mxspec.formats.safetensors_file import ALIGNMENT, StoredTensor, read_header
-from mxspec.formats.storage import stored_as
+from mxspec.formats.weight_format import stored_as
 
 MANIFEST_LIMIT = 64 << 20  # bytes; a manifest of a 70B pair is below 1 MiB
 _READ_BYTES = 1 << 20
@@ -112,6 +114,22 @@ def check_replaceable(folder: Path) -> None:
             raise BundleError(f"{below!r} is a folder")
     except BundleError as problem:
         raise BundleError(f"{folder} exists and is not a bundle: {problem}; --force replaces only bundles") from None
+
+
+class BundleWriter(FolderWriter):
+    """The folder of a bundle in the making; an existing bundle is refused, or with `force` replaced."""
+
+    def __init__(self, path: Path, *, force: bool = False) -> None:
+        super().__init__(path, kind="bundle", check_replaceable=check_replaceable, force=force)
+
+    def entry(self, name: str, sha256: str | None = None) -> FileEntry:
+        """Size and hash of a file written to the folder; it is hashed here unless the hash is known."""
+        path = self.folder / name
+        return FileEntry(bytes=path.stat().st_size, sha256=sha256 or file_sha256(path))
+
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest, flush, and rename the folder to its place, over an old bundle only now."""
+        self.publish_with(MANIFEST, manifest.to_json())
 
 
 def _manifest_text(folder: Path) -> bytes:

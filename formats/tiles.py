@@ -1,10 +1,14 @@
-"""Weights in the order that the matmul kernel reads them: tiles of 16 output rows by 32 columns (docs/formats.md)."""
+"""Matrices in MX and in the order that the matmul kernel reads them (docs/formats.md).
+
+MX: 32 values along the reduction dimension share one E8M0 scale (OCP Microscaling Formats v1.0, section 6.3). Tiles:
+16 output rows by 32 columns.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Self
 
 import numpy as np
@@ -12,8 +16,54 @@ from numpy.typing import NDArray
 
 from mxspec.formats import native
 from mxspec.formats.arrays import as_matrix, check_array, check_matrix, check_threads, choose
-from mxspec.formats.mx import blocks, dequantize
-from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS, format_of_element, packed_shape, weight_format
+from mxspec.formats.weight_format import BLOCK, FP16_TILES, TILE_ROWS, format_of_element, packed_shape, weight_format
+
+NAN_SCALE = 255
+"""Scale byte of a block that held NaN or infinity."""
+
+
+def blocks(k: int) -> int:
+    """MX blocks in a row of k values; the last may be short."""
+    return -(-k // BLOCK)
+
+
+def quantize(
+    values: NDArray[np.float32], element: str = "e3m2", rounding: str = "even", *, threads: int | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Round float32[n, k] to MX: codes uint8[n, k] (in the low bits) and scales uint8[n, ceil(k / 32)].
+
+    The scale exponent is floor(log2(largest magnitude)) - emax from the float's bits; magnitudes beyond the largest
+    code saturate. rounding: "even" (OCP MX, ONNX) or "away" (ties away from zero, microxcaling's "nearest").
+    A block with NaN or infinity gets scale 255 and codes 0; an all-zero block scale 0. A negative value that rounds
+    to zero gives the code of -0 (INT8, two's complement, has none), an input of -0.0 code 0. Raises TypeError or
+    ValueError for a bad array or name.
+    """
+    element_number = native.element_number(element)
+    rounding_number = choose("rounding", rounding, native.ROUNDINGS)
+    check_matrix(values, "values", np.float32)
+    matrix = as_matrix(values, "float32", False)
+    codes = np.empty(values.shape, np.uint8)
+    scales = np.empty((values.shape[0], blocks(values.shape[1])), np.uint8)
+    native.call(
+        "quantize",
+        ctypes.byref(matrix),
+        element_number,
+        rounding_number,
+        check_threads(threads),
+        codes.ctypes.data,
+        scales.ctypes.data,
+    )
+    return codes, scales
+
+
+def dequantize(codes: NDArray[np.uint8], scales: NDArray[np.uint8], element: str = "e3m2") -> NDArray[np.float32]:
+    """float32[n, k] = element value * 2^(scale - 127), exact; scale 255 gives NaN. Raises TypeError or ValueError."""
+    element_number = native.element_number(element)
+    n, k = check_matrix(codes, "codes", np.uint8)
+    check_array(scales, "scales", np.uint8, (n, blocks(k)))
+    values = np.empty((n, k), np.float32)
+    native.call("dequantize", codes.ctypes.data, scales.ctypes.data, n, k, element_number, values.ctypes.data)
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +86,7 @@ class PackStatistics:
         return math.sqrt(self.squared_error / self.squared_norm) if self.squared_norm else 0.0
 
     def __add__(self, other: Self) -> PackStatistics:
-        return PackStatistics(
-            self.squared_error + other.squared_error,
-            self.squared_norm + other.squared_norm,
-            self.nonfinite + other.nonfinite,
-            self.overflow + other.overflow,
-            self.underflow + other.underflow,
-        )
+        return PackStatistics(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,64 +148,23 @@ def pack_values(
     format_name: str,
     transpose: bool = False,
     *,
-    dtype: str | None = None,
-    rows: tuple[int, int] | None = None,
-    out: NDArray[np.uint8] | None = None,
-    threads: int | None = None,
-) -> PackedMatrix:
-    """Round a matrix to the format of this name, to nearest, and pack it; arguments as in quantize_pack."""
-    element = weight_format(format_name).element
-    if element is None:
-        return pack_fp16(values, transpose, dtype=dtype, rows=rows, out=out, threads=threads)
-    return quantize_pack(values, element, "even", transpose, dtype=dtype, rows=rows, out=out, threads=threads)
-
-
-def quantize_pack(
-    values: NDArray[np.generic],
-    element: str = "e3m2",
     rounding: str = "even",
-    transpose: bool = False,
-    *,
     dtype: str | None = None,
     rows: tuple[int, int] | None = None,
     out: NDArray[np.uint8] | None = None,
     threads: int | None = None,
 ) -> PackedMatrix:
-    """Quantise and pack a matrix in one pass, without a float32 copy of it: the same bytes as pack(*quantize(values)).
+    """Round a matrix to a format and pack it in one pass, without a float32 copy: the bytes of pack(*quantize(values)).
 
     values: [n, k], or [k, n] with transpose; float32, float16, or uint16 bit patterns with dtype="bfloat16"; the last
-    axis contiguous. rows: the output rows (begin, end) to pack, multiples of 16 (end may be n). out: where to write,
-    uint8[n_tiles, row_tile_bytes] of those rows. threads: all cores by default. Raises TypeError or ValueError.
+    axis contiguous. rounding: of MX, as in quantize; fp16 is rounded to nearest even. rows: the output rows (begin,
+    end) to pack, multiples of 16 (end may be n). out: where to write, uint8[n_tiles, row_tile_bytes] of those rows.
+    threads: all cores by default. Raises TypeError or ValueError.
     """
-    choices = native.element_number(element), choose("rounding", rounding, native.ROUNDINGS)
-    name = format_of_element(element).name
-    return _pack_rows("quantize_pack", name, choices, values, transpose, dtype, rows, out, threads)
-
-
-def pack_fp16(
-    values: NDArray[np.generic],
-    transpose: bool = False,
-    *,
-    dtype: str | None = None,
-    rows: tuple[int, int] | None = None,
-    out: NDArray[np.uint8] | None = None,
-    threads: int | None = None,
-) -> PackedMatrix:
-    """Round to fp16 (nearest even) and pack into fp16 tiles; arguments as in quantize_pack."""
-    return _pack_rows("pack_fp16", FP16_TILES, (), values, transpose, dtype, rows, out, threads)
-
-
-def _pack_rows(
-    function: str,
-    format_name: str,
-    choices: tuple[int, ...],
-    values: NDArray[np.generic],
-    transpose: bool,
-    dtype: str | None,
-    rows: tuple[int, int] | None,
-    out: NDArray[np.uint8] | None,
-    threads: int | None,
-) -> PackedMatrix:
+    element = weight_format(format_name).element
+    choices: tuple[int, ...] = ()
+    if element is not None:
+        choices = native.element_number(element), choose("rounding", rounding, native.ROUNDINGS)
     matrix = as_matrix(values, dtype, transpose)
     begin, end = (0, matrix.n) if rows is None else rows
     if not 0 <= begin < end <= matrix.n or begin % TILE_ROWS or (end % TILE_ROWS and end != matrix.n):
@@ -176,8 +179,6 @@ def _pack_rows(
         raise ValueError("out: the array is read-only")
     counts = native.PackingStatistics()
     arguments = (ctypes.byref(matrix), begin, end, *choices, check_threads(threads))
+    function = "pack_fp16" if element is None else "quantize_pack"
     native.call(function, *arguments, out.ctypes.data, out.nbytes, ctypes.byref(counts))
-    statistics = PackStatistics(
-        counts.squared_error, counts.squared_norm, counts.nonfinite, counts.overflow, counts.underflow
-    )
-    return PackedMatrix(out, statistics)
+    return PackedMatrix(out, PackStatistics(*(getattr(counts, name) for name, _ in counts._fields_)))

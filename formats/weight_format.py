@@ -23,6 +23,17 @@ BLOCK = 32
 FP16_TILES = "fp16_tiles"
 USER_FP16 = "fp16"
 """What users call fp16_tiles."""
+PLAIN_DTYPES = {
+    "float32": "F32",
+    "fp16": "F16",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""Tensors that are stored as they are: the safetensors dtype of each format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,18 @@ def packed_shape(format_name: str, n: int, k: int) -> tuple[int, int]:
     if n < 1 or k < 1:
         raise ValueError(f"n and k: got {n} and {k}, expected at least 1")
     return -(-n // TILE_ROWS), -(-k // BLOCK) * weight_format(format_name).tile_bytes
+
+
+def stored_as(format_name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The safetensors dtype and shape of a tensor of logical `shape`. Raises ValueError for what cannot be stored."""
+    if format_name in PLAIN_DTYPES:
+        return PLAIN_DTYPES[format_name], shape
+    if format_name not in WEIGHT_FORMATS:
+        raise ValueError(f"unknown format {format_name!r}")
+    if len(shape) != 2:
+        raise ValueError(f"a packed matrix has two dimensions, got shape {list(shape)}")
+    n, k = shape
+    return "U8", packed_shape(format_name, n, k)
 
 
 def _unknown(what: str, name: str, known: Mapping[str, WeightFormat] | tuple[str, ...]) -> ValueError:

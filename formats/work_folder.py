@@ -10,6 +10,8 @@ DIR.partial/
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -17,7 +19,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from mxspec.formats.errors import BundleError
-from mxspec.formats.rename import exchange, rename_new
+
+_AT_FDCWD = -100
+_NOREPLACE, _EXCHANGE = 1, 2  # of renameat2(2), Linux 3.15
+_UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)  # an old kernel, or a file system that has no such thing
 
 LOCK, BUNDLE, ROUNDING, OLD, JOURNAL = "lock", "bundle", "rounding", "old", ".journal"
 
@@ -119,3 +124,35 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def rename_new(source: Path, target: Path) -> None:
+    """Rename the directory `source` to `target`; raises FileExistsError where that is there already.
+
+    Where the system cannot, rename(2) does it, which replaces nothing but an empty directory by a directory.
+    """
+    if not _renameat2(source, target, _NOREPLACE):
+        try:
+            source.rename(target)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+            raise
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Give each of two directories the other's name, in one step; False where the system cannot, nothing done."""
+    return _renameat2(one, other, _EXCHANGE)
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> bool:
+    """Whether the system knows the call; raises OSError where it fails for another reason."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return False
+    if library.renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNKNOWN:
+        return False
+    raise OSError(code, os.strerror(code), str(target))

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from bench.measurement import measurement
 from bench.results import CodecResult, Speed
 from mxspec.evaluate.bench.harness import median, trials_of
-from mxspec.formats import pack_values, packed_shape
 from mxspec.formats.native import available_isas
-from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.formats.tiles import pack_values
+from mxspec.formats.weight_format import WEIGHT_FORMATS, packed_shape
 from mxspec.runtime import ops
 
 SOURCES = ("float32", "float16", "bfloat16")

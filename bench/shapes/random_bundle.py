@@ -37,7 +37,7 @@ from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations

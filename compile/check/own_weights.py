@@ -40,9 +40,8 @@ from mxspec.compile.planning.plan import head_parameters
 from mxspec.formats.errors import CheckFailed, CheckpointError
 from mxspec.formats.manifest import BlurName, ModelEntry, TensorEntry
 from mxspec.formats.safetensors_file import DTYPE_BYTES
-from mxspec.formats.storage import stored_as
 from mxspec.formats.tiles import unpack_values
-from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.formats.weight_format import WEIGHT_FORMATS, stored_as
 from mxspec.runtime.models.session import Session
 
 MOST_BYTES = 3 << 28  # limit of float32 weights, so that a compile stays within 2 GB

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mxspec.formats.manifest import ModelEntry
-from mxspec.formats.mx import NAN_SCALE
+from mxspec.formats.tiles import NAN_SCALE
 from mxspec.runtime.models.session import Session
 
 Logits = npt.NDArray[np.float32]

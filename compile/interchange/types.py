@@ -9,9 +9,8 @@ from typing import Literal
 import onnx_ir as ir
 
 from mxspec.formats.manifest import TensorEntry
-from mxspec.formats.mx import blocks
-from mxspec.formats.storage import stored_as
-from mxspec.formats.weight_format import FP16_TILES, weight_format
+from mxspec.formats.tiles import blocks
+from mxspec.formats.weight_format import FP16_TILES, stored_as, weight_format
 
 Scales = Literal["e8m0", "float32"]
 

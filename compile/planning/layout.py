@@ -10,8 +10,7 @@ from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.safetensors_file import Layout, plan_layout
-from mxspec.formats.storage import stored_as
-from mxspec.formats.weight_format import TILE_ROWS
+from mxspec.formats.weight_format import TILE_ROWS, stored_as
 
 
 def plan_weights(specs: Sequence[WeightSpec], sources: Tensors) -> Layout:

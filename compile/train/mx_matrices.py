@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mxspec.formats.arrays import as_bits
-from mxspec.formats.mx import quantize
+from mxspec.formats.tiles import quantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
 FORMATS = {"mxfp6_e2m3": "fp6_e2m3", "mxfp6_e3m2": "fp6_e3m2"}  # and Quark's names of them

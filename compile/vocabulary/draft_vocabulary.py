@@ -24,9 +24,9 @@ from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenRea
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.speed import seconds_of
-from mxspec.formats.array_file import write_arrays
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelEntry, VocabularyEntry
+from mxspec.formats.safetensors_file import write_arrays
 from mxspec.recipes.recipe import DraftRecipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
 from mxspec.runtime.text.encoding import encoder_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.safetensors_file import map_arrays
 from mxspec.runtime.drafters.draft import Draft, StatesDraft
 from mxspec.runtime.drafters.drafter import Drafter, NoDrafter
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter

@@ -19,9 +19,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.array_file import map_arrays
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
+from mxspec.formats.safetensors_file import map_arrays
 
 Arrays = Mapping[str, NDArray[Any]]
 AMID = -1  # a token of the target ends amid one of the draft's

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from mxspec.formats.array_file import map_arrays, write_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import TOKENIZER, Count, ModelName
+from mxspec.formats.safetensors_file import map_arrays, write_arrays
 from mxspec.formats.validation import Strict, first_problem
 
 Rows = Mapping[str, NDArray[Any]]  # by the name of a cache: [kv_heads, tokens, entry]

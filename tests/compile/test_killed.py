@@ -20,8 +20,7 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.model import RefereeVerdict
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights import write_model as write_model_module
-from mxspec.formats.bundle import Bundle
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.bundle import Bundle, BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import RefereeEntry
 from tests.compile.commands.test_speccompile import VOCABULARY, failed, speccompile, write_mixture, write_pair

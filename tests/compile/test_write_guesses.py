@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 
 from mxspec.compile import guesses
 from mxspec.compile.guesses import count_ngrams
-from mxspec.formats.array_file import map_arrays
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
+from mxspec.formats.safetensors_file import map_arrays
 from mxspec.runtime.engine import Engine
 from tests.compile.commands.test_speccompile import speccompile, write_pair
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.manifest import FileEntry, Manifest, ModelEntry, TensorEntry, TokenizerEntry
+from mxspec.formats.native import available_isas
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
-from mxspec.formats.storage import stored_as
+from mxspec.formats.weight_format import stored_as
 
 TENSORS = [
     ("embedding", "fp16", (40, 33)),
@@ -86,6 +87,13 @@ def write_bundle(path: Path, *, force: bool = False, name: str = "small") -> Pat
             )
         )
     return path
+
+
+@pytest.fixture(params=available_isas())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every instruction set of this machine in turn."""
+    monkeypatch.setenv("MXSPEC_ISA", request.param)
+    return str(request.param)
 
 
 @pytest.fixture

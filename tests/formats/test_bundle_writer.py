@@ -15,9 +15,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from mxspec.formats import rename, work_folder
-from mxspec.formats.bundle import Bundle
-from mxspec.formats.bundle_writer import BundleWriter
+from mxspec.formats import work_folder
+from mxspec.formats.bundle import Bundle, BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import Manifest
@@ -114,7 +113,7 @@ def test_a_file_that_appears_late_is_not_replaced(
     tmp_path: Path, kind: str, system: str, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system == "old":
-        monkeypatch.setattr(rename, "_renameat2", lambda source, target, flags: False)
+        monkeypatch.setattr(work_folder, "_renameat2", lambda source, target, flags: False)
     elsewhere = small_bundle(tmp_path / "other" / "first.bundle", name="first")
     place = tmp_path / "place" / "x.bundle"
     check = BundleWriter.check_place

@@ -8,20 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.formats import dequantize, quantize
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.native import available_isas
+from mxspec.formats.tiles import dequantize, quantize
 
 BITS = {"e3m2": (6, 2, 3), "e2m3": (6, 3, 1), "e2m1": (4, 1, 1)}
 """Bits, mantissa bits and exponent bias (OCP MX v1.0, section 5.3)."""
 ELEMENTS = (*BITS, "int8")
-
-
-@pytest.fixture(params=available_isas())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set of this machine in turn."""
-    monkeypatch.setenv("MXSPEC_ISA", request.param)
-    return str(request.param)
 
 
 def magnitudes(element: str) -> NDArray[np.float64]:
@@ -188,17 +180,13 @@ def octets(*shape: int) -> NDArray[np.uint8]:
         (
             lambda: quantize(ones(2, 32), "e3m3"),
             ValueError,
-            r"element: got 'e3m3', expected one of e3m2, e2m3, e2m1, int8 \(did",
+            r"element: got 'e3m3', expected one of e3m2, .*, int8 \(did",
         ),
         (lambda: quantize(ones(2, 32), rounding="nearest"), ValueError, "rounding: got 'nearest', expected one of"),
         (lambda: quantize(ones(2, 32), threads=0), ValueError, "threads: got 0, expected at least 1"),
         (lambda: dequantize(octets(2, 33), octets(2, 1)), ValueError, r"scales: got shape \[2, 1\], expected \[2, 2\]"),
         (lambda: dequantize(ones(2, 3, dtype=np.int8), octets(2, 1)), TypeError, "codes: got int8"),
-        (
-            lambda: dequantize(octets(1, 1) * 64, octets(1, 1)),
-            ValueError,
-            "dequantize: a code is above the largest of its element",
-        ),
+        (lambda: dequantize(octets(1, 1) * 64, octets(1, 1)), ValueError, "dequantize: a code is above the largest"),
     ],
 )
 def test_bad_arguments_are_named(call: Any, error: type[Exception], says: str) -> None:

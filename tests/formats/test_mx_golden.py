@@ -7,20 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mxspec.formats import dequantize, pack, quantize, quantize_pack, unpack
-from mxspec.formats.native import available_isas
+from mxspec.formats.tiles import dequantize, pack, pack_values, quantize, unpack
+from mxspec.formats.weight_format import ELEMENTS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SETS = {"mx": ("e3m2", "e2m3"), "mx_e2m1_int8": ("e2m1", "int8")}
 ALL_ELEMENTS = tuple(element for elements in SETS.values() for element in elements)
 NEAREST = {"away": "nearest", "even": "even"}
-
-
-@pytest.fixture(params=available_isas())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set of this machine in turn."""
-    monkeypatch.setenv("MXSPEC_ISA", request.param)
-    return str(request.param)
 
 
 def folder_of(element: str) -> Path:
@@ -65,7 +58,7 @@ def test_codes_scales_and_values_equal_the_golden_file(name: str, element: str, 
     assert np.isnan(values[~live]).all()
     assert np.isnan(wanted_values[~live]).all()
 
-    packed = quantize_pack(x, element, rounding)
+    packed = pack_values(x, ELEMENTS[element].name, rounding=rounding)
     np.testing.assert_array_equal(packed.data, pack(wanted_codes, wanted_scales, element))
     unpacked = unpack(packed.data, *x.shape, element)
     np.testing.assert_array_equal(unpacked[0], wanted_codes)
@@ -84,7 +77,7 @@ def test_half_precision_bits_are_packed_without_a_detour(
         wanted_scales = golden[f"{element}_scale"]
         wanted_codes = golden[f"{element}_{NEAREST[rounding]}_code"]
     values = bits.view(np.float16) if dtype == "float16" else bits
-    packed = quantize_pack(values, element, rounding, dtype=dtype)
+    packed = pack_values(values, ELEMENTS[element].name, rounding=rounding, dtype=dtype)
     np.testing.assert_array_equal(packed.data, pack(wanted_codes, wanted_scales, element))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.formats import dequantize, quantize
+from mxspec.formats.tiles import dequantize, quantize
 
 torch = pytest.importorskip("torch", reason="microxcaling needs torch")
 oracle = pytest.importorskip(

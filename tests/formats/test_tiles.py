@@ -8,32 +8,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.formats import (
+from mxspec.formats.native import available_isas
+from mxspec.formats.tiles import (
     PackStatistics,
     dequantize,
     pack,
-    pack_fp16,
     pack_values,
-    packed_shape,
     quantize,
-    quantize_pack,
     unpack,
     unpack_fp16,
     unpack_values,
 )
-from mxspec.formats.native import available_isas
-from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
+from mxspec.formats.weight_format import ELEMENTS, FP16_TILES, WEIGHT_FORMATS, packed_shape
 
 LARGEST_ERRORS = {"fp16_tiles": 4e-4, "mxfp6_e3m2": 0.08, "mxfp6_e2m3": 0.04, "mxfp4_e2m1": 0.16, "mxint8": 0.01}
 SHAPES = [(1, 1), (16, 32), (17, 33), (31, 64), (48, 45), (5, 200)]
+E3M2 = "mxfp6_e3m2"
 DTYPES = ["float32", "float16", "bfloat16"]
-
-
-@pytest.fixture(params=available_isas())
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every instruction set of this machine in turn."""
-    monkeypatch.setenv("MXSPEC_ISA", request.param)
-    return str(request.param)
 
 
 def random_codes(n: int, k: int, element: str = "e3m2") -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -125,7 +116,7 @@ def test_one_pass_equals_two_steps(
 ) -> None:
     values = random_values(n, k, dtype)
     given = np.ascontiguousarray(values.T) if transpose else values
-    packed = quantize_pack(given, element, rounding, transpose, dtype=dtype)
+    packed = pack_values(given, ELEMENTS[element].name, transpose, rounding=rounding, dtype=dtype)
     codes, scales = quantize(widen(values), element, rounding)
     np.testing.assert_array_equal(packed.data, pack(codes, scales, element))
 
@@ -142,7 +133,7 @@ def test_one_pass_equals_two_steps(
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 def test_fp16_tiles_hold_the_rounded_values(n: int, k: int, dtype: str, transpose: bool, isa: str) -> None:
     values = random_values(n, k, dtype)
-    packed = pack_fp16(np.ascontiguousarray(values.T) if transpose else values, transpose, dtype=dtype)
+    packed = pack_values(np.ascontiguousarray(values.T) if transpose else values, FP16_TILES, transpose, dtype=dtype)
     wanted = np.zeros((-(-n // 16) * 16, -(-k // 32) * 32), np.float16)
     wanted[:n, :k] = widen(values).astype(np.float16)
     tiles = wanted.reshape(-1, 16, wanted.shape[1]).swapaxes(1, 2)  # [row tile][column][row]
@@ -156,7 +147,7 @@ def test_fp16_tiles_hold_the_rounded_values(n: int, k: int, dtype: str, transpos
 
 def test_every_half_is_read_and_every_kind_of_float_is_rounded_to_half(isa: str) -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16).reshape(256, 256)
-    same = unpack_fp16(pack_fp16(halves).data, 256, 256).view(np.uint16)
+    same = unpack_fp16(pack_values(halves, FP16_TILES).data, 256, 256).view(np.uint16)
     is_nan = np.isnan(halves)
     np.testing.assert_array_equal(same[~is_nan], halves.view(np.uint16)[~is_nan])
     np.testing.assert_array_equal(same[is_nan], halves.view(np.uint16)[is_nan] | 0x0200)  # NaN comes out quiet
@@ -166,7 +157,9 @@ def test_every_half_is_read_and_every_kind_of_float_is_rounded_to_half(isa: str)
     floats = np.where(np.isnan(floats), np.float32(0), floats)
     with np.errstate(over="ignore"):
         wanted = floats.astype(np.float16).view(np.uint16)
-    np.testing.assert_array_equal(unpack_fp16(pack_fp16(floats).data, *floats.shape).view(np.uint16), wanted)
+    np.testing.assert_array_equal(
+        unpack_fp16(pack_values(floats, FP16_TILES).data, *floats.shape).view(np.uint16), wanted
+    )
 
 
 def test_values_beyond_fp16_are_counted(isa: str) -> None:
@@ -174,7 +167,7 @@ def test_values_beyond_fp16_are_counted(isa: str) -> None:
     values[0, :6] = [65504, -65504.004, 65519.99, 65520, -3e38, 1]
     values[1, :5] = [np.nan, np.inf, -np.inf, 2**-25, 2**-24]
     values[2, 30:34] = [1e-30, -1e-45, -0.0, 0.0]
-    packed = pack_fp16(values)
+    packed = pack_values(values, FP16_TILES)
     assert packed.statistics.overflow == 4
     assert packed.statistics.nonfinite == 3
     assert packed.statistics.underflow == 3
@@ -187,7 +180,7 @@ def test_values_that_are_not_finite_are_counted(isa: str) -> None:
     values = np.ones((20, 70), np.float32)
     values[18, [0, 69]] = np.nan, np.inf
     values[2, 33] = -np.inf
-    packed = quantize_pack(values)
+    packed = pack_values(values, E3M2)
     assert packed.statistics == PackStatistics(0.0, 20 * 70 - 32 - 6 - 32, 3, 0, 0)
     assert (unpack(packed.data, 20, 70)[1] == 255).sum() == 3
 
@@ -197,13 +190,13 @@ def test_values_that_are_not_finite_are_counted(isa: str) -> None:
 def test_row_ranges_make_up_the_whole(dtype: str, transpose: bool) -> None:
     values = random_values(75, 130, dtype)
     given = np.ascontiguousarray(values.T) if transpose else values
-    for packer in (quantize_pack, pack_fp16):
-        whole = packer(given, transpose=transpose, dtype=dtype)
+    for name in (E3M2, FP16_TILES):
+        whole = pack_values(given, name, transpose, dtype=dtype)
         out = np.full_like(whole.data, 0xAA)
         total = PackStatistics()
         for begin, end in [(0, 16), (16, 64), (64, 75)]:
             part = out[begin // 16 : -(-end // 16)]
-            made = packer(given, transpose=transpose, dtype=dtype, rows=(begin, end), out=part)
+            made = pack_values(given, name, transpose, dtype=dtype, rows=(begin, end), out=part)
             assert made.data is part
             total += made.statistics
         np.testing.assert_array_equal(out, whole.data)
@@ -213,13 +206,9 @@ def test_row_ranges_make_up_the_whole(dtype: str, transpose: bool) -> None:
 
 def test_rows_may_have_a_stride() -> None:
     wide = random_values(40, 300, "float16")
-    np.testing.assert_array_equal(
-        quantize_pack(wide[:, 7:140]).data, quantize_pack(np.ascontiguousarray(wide[:, 7:140])).data
-    )
-    np.testing.assert_array_equal(
-        quantize_pack(wide[:, 7:140], transpose=True).data, quantize_pack(np.ascontiguousarray(wide[:, 7:140].T)).data
-    )
-    np.testing.assert_array_equal(quantize_pack(wide[::3]).data, quantize_pack(wide[::3].copy()).data)
+    for rows, transpose in [(wide[:, 7:140], False), (wide[:, 7:140], True), (wide[::3], False)]:
+        copied = np.ascontiguousarray(rows.T if transpose else rows)
+        np.testing.assert_array_equal(pack_values(rows, E3M2, transpose).data, pack_values(copied, E3M2).data)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -250,52 +239,52 @@ def test_unpack_values_gives_the_values_of_the_bytes(weight_format: str) -> None
 
 
 def test_an_all_zero_matrix_has_no_error() -> None:
-    assert quantize_pack(np.zeros((3, 3), np.float32)).relative_error == 0.0
+    assert pack_values(np.zeros((3, 3), np.float32), E3M2).relative_error == 0.0
 
 
 def zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return np.zeros(shape, dtype)
 
 
+def octets(*shape: int) -> NDArray[np.uint8]:
+    return np.zeros(shape, np.uint8)
+
+
 def misaligned() -> NDArray[np.float32]:
-    return np.zeros(4 * 32 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(4, 32)
+    return octets(4 * 32 * 4 + 1)[1:].view(np.float32).reshape(4, 32)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda: quantize_pack([[1.0]]), TypeError, "values: got list, expected a numpy array"),
-        (lambda: quantize_pack(zeros(2, 32, dtype=np.float64)), TypeError, "values: got float64, expected float32"),
-        (lambda: quantize_pack(zeros(2, 32, dtype=">f4")), TypeError, "values: got >f4, expected float32"),
-        (lambda: quantize_pack(zeros(2, 32, dtype=np.uint16)), TypeError, "uint16 with dtype='bfloat16'"),
-        (lambda: quantize_pack(zeros(2, 32), dtype="bfloat16"), TypeError, "got float32 for dtype='bfloat16'"),
-        (lambda: quantize_pack(zeros(2, 32), dtype="float8"), ValueError, r"dtype: got 'float8', .*did you mean"),
-        (lambda: quantize_pack(zeros(2, 32), "e4m3"), ValueError, "element: got 'e4m3', expected one of e3m2, e2m3"),
-        (lambda: quantize_pack(zeros(32)), ValueError, r"values: got shape \[32\], expected a matrix"),
-        (lambda: quantize_pack(zeros(32, 4).T), ValueError, "expected contiguous rows in rising order"),
-        (lambda: quantize_pack(zeros(2, 64)[:, ::2]), ValueError, "expected contiguous rows in rising order"),
-        (lambda: quantize_pack(zeros(2, 64)[::-1]), ValueError, "expected contiguous rows in rising order"),
-        (lambda: quantize_pack(misaligned()), ValueError, "values: the array is not aligned"),
-        (lambda: quantize_pack(zeros(20, 32), rows=(8, 16)), ValueError, r"rows: got \(8, 16\) of 20, expected mult"),
-        (lambda: quantize_pack(zeros(40, 32), rows=(0, 20)), ValueError, r"rows: got \(0, 20\) of 40"),
-        (lambda: quantize_pack(zeros(40, 32), rows=(32, 48)), ValueError, r"rows: got \(32, 48\) of 40"),
-        (lambda: quantize_pack(zeros(40, 32), rows=(16, 16)), ValueError, r"rows: got \(16, 16\) of 40"),
-        (lambda: pack_fp16(zeros(4, 32), out=zeros(1, 400, dtype=np.uint8)), ValueError, r"out: .*\[1, 1024\]"),
+        (lambda: pack_values([[1.0]], E3M2), TypeError, "values: got list, expected a numpy array"),
+        (lambda: pack_values(zeros(2, 32, dtype=np.float64), E3M2), TypeError, "values: got float64, expected float32"),
+        (lambda: pack_values(zeros(2, 32, dtype=">f4"), E3M2), TypeError, "values: got >f4, expected float32"),
+        (lambda: pack_values(zeros(2, 32, dtype=np.uint16), E3M2), TypeError, "uint16 with dtype='bfloat16'"),
+        (lambda: pack_values(zeros(2, 32), E3M2, dtype="bfloat16"), TypeError, "got float32 for dtype='bfloat16'"),
+        (lambda: pack_values(zeros(2, 32), E3M2, dtype="float8"), ValueError, r"dtype: got 'float8', .*did you mean"),
+        (lambda: pack_values(zeros(2, 32), "e4m3"), ValueError, "format: got 'e4m3', expected one of fp16_tiles, mx"),
+        (lambda: pack_values(zeros(32), E3M2), ValueError, r"values: got shape \[32\], expected a matrix"),
+        (lambda: pack_values(zeros(32, 4).T, E3M2), ValueError, "expected contiguous rows in rising order"),
+        (lambda: pack_values(zeros(2, 64)[:, ::2], E3M2), ValueError, "expected contiguous rows in rising order"),
+        (lambda: pack_values(zeros(2, 64)[::-1], E3M2), ValueError, "expected contiguous rows in rising order"),
+        (lambda: pack_values(misaligned(), E3M2), ValueError, "values: the array is not aligned"),
+        (lambda: pack_values(zeros(20, 32), E3M2, rows=(8, 16)), ValueError, r"rows: got \(8, 16\) of 20, expected m"),
+        (lambda: pack_values(zeros(40, 32), E3M2, rows=(0, 20)), ValueError, r"rows: got \(0, 20\) of 40"),
+        (lambda: pack_values(zeros(40, 32), E3M2, rows=(32, 48)), ValueError, r"rows: got \(32, 48\) of 40"),
+        (lambda: pack_values(zeros(40, 32), E3M2, rows=(16, 16)), ValueError, r"rows: got \(16, 16\) of 40"),
+        (lambda: pack_values(zeros(4, 32), FP16_TILES, out=octets(1, 400)), ValueError, r"out: .*\[1, 1024\]"),
         (
-            lambda: pack_fp16(zeros(4, 32), out=zeros(1, 1024)),
+            lambda: pack_values(zeros(4, 32), FP16_TILES, out=zeros(1, 1024)),
             TypeError,
-            "out: got float32, expected an array of uint8",
+            "out: got float32, expected an ",
         ),
-        (lambda: pack_fp16(zeros(4, 32), threads=-1), ValueError, "threads: got -1"),
-        (
-            lambda: pack(np.full((1, 1), 64, np.uint8), zeros(1, 1, dtype=np.uint8)),
-            ValueError,
-            "code is above the largest",
-        ),
-        (lambda: pack(zeros(2, 33, dtype=np.uint8), zeros(2, 1, dtype=np.uint8)), ValueError, "scales: got shape"),
-        (lambda: unpack(zeros(1, 400, dtype=np.uint8), 17, 32), ValueError, r"packed: .*expected \[2, 400\]"),
-        (lambda: unpack_fp16(zeros(1, 1024, dtype=np.uint8), 16, 0), ValueError, "n and k: got 16 and 0"),
-        (lambda: unpack_values(zeros(1, 400, dtype=np.uint8), "mxfp4", 16, 32), ValueError, "format: got 'mxfp4'"),
+        (lambda: pack_values(zeros(4, 32), FP16_TILES, threads=-1), ValueError, "threads: got -1"),
+        (lambda: pack(octets(1, 1) + np.uint8(64), octets(1, 1)), ValueError, "code is above the largest"),
+        (lambda: pack(octets(2, 33), octets(2, 1)), ValueError, "scales: got shape"),
+        (lambda: unpack(octets(1, 400), 17, 32), ValueError, r"packed: .*expected \[2, 400\]"),
+        (lambda: unpack_fp16(octets(1, 1024), 16, 0), ValueError, "n and k: got 16 and 0"),
+        (lambda: unpack_values(octets(1, 400), "mxfp4", 16, 32), ValueError, "format: got 'mxfp4'"),
     ],
 )
 def test_bad_arguments_are_named(call: Any, error: type[Exception], says: str) -> None:
@@ -307,4 +296,4 @@ def test_a_read_only_output_is_refused() -> None:
     out = np.zeros((1, 400), np.uint8)
     out.flags.writeable = False
     with pytest.raises(ValueError, match="out: the array is read-only"):
-        quantize_pack(np.ones((1, 1), np.float32), out=out)
+        pack_values(np.ones((1, 1), np.float32), E3M2, out=out)

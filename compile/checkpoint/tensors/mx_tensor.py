@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from mxspec.compile.checkpoint.tensors.derived import DerivedTensor
 from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
-from mxspec.formats.mx import NAN_SCALE, dequantize
+from mxspec.formats.tiles import NAN_SCALE, dequantize
 from mxspec.formats.weight_format import BLOCK, weight_format
 
 Unpack = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # rows of bytes to rows of codes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.formats.mx import dequantize
+from mxspec.formats.tiles import dequantize
 from mxspec.formats.weight_format import weight_format
 
 _UNIT_SCALE = 127  # the E8M0 byte of 2^0

@@ -18,9 +18,8 @@ from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.weights import pack
 from mxspec.compile.weights.pack import PackedWeights, pack_weights
-from mxspec.formats import dequantize, quantize
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.tiles import unpack_values
+from mxspec.formats.tiles import dequantize, quantize, unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import BundleError
-from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN, PastAnswers
-from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus, suffix_order
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
 from mxspec.runtime.sampling.randomness import Draws

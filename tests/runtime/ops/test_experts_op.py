@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.formats import unpack_values
+from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops
 from tests.runtime.ops import test_gated_op
 from tests.runtime.ops.test_matmul_op import EVERY_FORMAT, FORMATS, PackedMatMul, open_session, pack_as

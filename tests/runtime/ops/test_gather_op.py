@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.formats import pack_values, packed_shape, unpack_values
-from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
+from mxspec.formats.tiles import pack_values, unpack_values
+from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS, packed_shape
 from mxspec.runtime import ops
 
 Floats = NDArray[np.float32]

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from mxspec.formats import pack_values, packed_shape, unpack_values
+from mxspec.formats.tiles import pack_values, unpack_values
+from mxspec.formats.weight_format import packed_shape
 from mxspec.runtime import ops
 from mxspec.runtime.ops import library_path
 

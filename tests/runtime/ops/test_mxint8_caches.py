@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 from scipy.linalg import hadamard
 
-from mxspec.formats import mx
+from mxspec.formats import tiles
 from mxspec.formats.caches import entry_size
 from tests.runtime.ops.test_attention_op import (
     CACHES,
@@ -38,7 +38,7 @@ def transformed(entries: Floats) -> Floats:
 
 def stored(entries: Floats) -> NDArray[np.uint8]:
     """Entries as the codec rounds them, elements and scales: uint8[..., 33 / 32 of the size]."""
-    codes, scales = mx.quantize(entries.reshape(-1, entries.shape[-1]), "int8")
+    codes, scales = tiles.quantize(entries.reshape(-1, entries.shape[-1]), "int8")
     size = entry_size("mxint8", entries.shape[-1])
     return np.concatenate([codes, scales], axis=1).reshape(*entries.shape[:-1], size)
 
@@ -46,7 +46,7 @@ def stored(entries: Floats) -> NDArray[np.uint8]:
 def values_of(cache: NDArray[np.uint8]) -> Floats:
     size = cache.shape[-1] // 33 * 32
     entries = np.ascontiguousarray(cache.reshape(-1, cache.shape[-1]))
-    values = mx.dequantize(entries[:, :size].copy(), entries[:, size:].copy(), "int8")
+    values = tiles.dequantize(entries[:, :size].copy(), entries[:, size:].copy(), "int8")
     return values.reshape(*cache.shape[:-1], size)
 
 

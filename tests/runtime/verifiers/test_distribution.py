@@ -20,12 +20,11 @@ from scipy.stats import chi2
 
 from mxspec.compile.guesses import count_ngrams
 from mxspec.evaluate.lossless.drafters import RandomDrafter
-from mxspec.formats.suffix_order import suffix_order
 from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.ngram import NgramTables
-from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
+from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus, suffix_order
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling

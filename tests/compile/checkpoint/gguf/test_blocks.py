@@ -9,7 +9,7 @@ from gguf.quants import dequantize
 
 from mxspec.compile.checkpoint.gguf.blocks import BLOCK_TYPES, UNSUPPORTED_TYPES
 from mxspec.compile.checkpoint.tensors.mx_tensor import unpack_halves
-from mxspec.formats.mx import dequantize as dequantize_mx
+from mxspec.formats.tiles import dequantize as dequantize_mx
 
 SCALES = ("d", "m", "dmin")
 

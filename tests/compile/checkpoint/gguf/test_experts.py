@@ -17,8 +17,7 @@ from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.compile.checkpoint.tensors.tensor import Tensor
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
-from mxspec.formats.mx import dequantize
-from mxspec.formats.tiles import unpack_values
+from mxspec.formats.tiles import dequantize, unpack_values
 from mxspec.formats.weight_format import packed_shape
 from tests.compile.checkpoint.gguf.conftest import tensors_of
 from tests.compile.checkpoint.gguf.test_families import EXPERTS, GPT_OSS, LOCAL

@@ -18,7 +18,7 @@ from mxspec.compile.checkpoint.gguf.tensor import GgufTensor
 from mxspec.compile.checkpoint.tensors.derived import SelectedRows
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.formats.errors import CheckpointError
-from mxspec.formats.mx import dequantize as dequantize_mx
+from mxspec.formats.tiles import dequantize as dequantize_mx
 from tests.compile.checkpoint.gguf.conftest import make_model, tensors_of, write_gguf
 
 Made = Callable[..., tuple[PreTrainedModel, Path]]

@@ -19,7 +19,7 @@ from mxspec.compile.weights.budget.experts import Losses
 from mxspec.compile.weights.budget.sensitivity import Sensitivity
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.store import RoundingStore
-from mxspec.formats.mx import dequantize, quantize
+from mxspec.formats.tiles import dequantize, quantize
 from mxspec.formats.weight_format import ELEMENTS, FP16_TILES
 from mxspec.recipes.recipe import Rounding
 from tests.compile.weights.rounding.conftest import Opened, open_tiny

@@ -23,8 +23,7 @@ from mxspec.compile.weights.rounding.moments import Moments
 from mxspec.compile.weights.rounding.rounded import RoundedMatrix
 from mxspec.compile.weights.rounding.store import RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
-from mxspec.formats.mx import dequantize, quantize
-from mxspec.formats.tiles import unpack_values
+from mxspec.formats.tiles import dequantize, quantize, unpack_values
 from tests.compile.weights.rounding.conftest import Opened
 
 FORMAT = "mxfp6_e3m2"

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.scale import best_exponents, pack_best, round_with, rule_exponents
-from mxspec.formats.mx import dequantize, quantize
-from mxspec.formats.tiles import unpack_values
+from mxspec.formats.tiles import dequantize, quantize, unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
 FORMATS = [name for name, form in WEIGHT_FORMATS.items() if form.element]

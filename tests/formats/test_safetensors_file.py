@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from mxspec.formats.array_file import map_arrays, write_arrays
 from mxspec.formats.errors import BundleError
+from mxspec.formats.safetensors_file import map_arrays, write_arrays
 
 ARRAYS = {
     "a.1": np.arange(7, dtype=np.int32),
