@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
-from mxspec.compile.commands.emit import FORMS, check_place, emit, place_of, write
+from mxspec.compile.commands.emit import check_place, emit, place_of, write
 from mxspec.compile.commands.explain import explain
 from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.list_recipes import list_recipes
 from mxspec.compile.commands.recipe_options import MODELS, recipe_changes, recipe_options
 from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.compile.interchange.folder import Form
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import needs
 from mxspec.recipes.find_recipe import read_recipe
@@ -73,9 +72,8 @@ for command in (list_recipes, explain, inspect, emit):
     OUTPUT,
     "--emit",
     "emitted",
-    type=click.Choice(FORMS),
-    multiple=True,
-    help="Also emit the bundle in this ONNX form. May be given several times.",
+    type=click.Choice(["standard"]),
+    help="Also emit the bundle's models as standard ONNX.",
 )
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
 def compile_recipe(
@@ -85,7 +83,7 @@ def compile_recipe(
     output: Path | None,
     with_baseline: bool,
     force: bool,
-    emitted: tuple[Form, ...],
+    emitted: str | None,
     json_output: bool,
     **options: Any,
 ) -> None:
@@ -100,11 +98,11 @@ def compile_recipe(
     start = time.perf_counter()
     stages = Stages(console)
     with termination_as_interrupt():
-        for kind in emitted:
-            check_place(kind, place_of(output, kind), force=force)
+        if emitted:
+            check_place(place_of(output), force=force)
         manifest = compile_bundle(wanted, output, with_baseline=with_baseline, force=force, stages=stages)
-        for kind in emitted:
-            write(kind, Bundle.open(output), place_of(output, kind), force=force, console=console, stages=stages)
+        if emitted:
+            write(Bundle.open(output), place_of(output), force=force, console=console, stages=stages)
     seconds = time.perf_counter() - start
     if json_output:
         times = {name: round(value, 3) for name, value in stages.seconds.items()}

@@ -87,6 +87,16 @@ def give_outputs(model: ir.Model, entry: ModelEntry) -> None:
         model.graph.inputs.remove(value)
 
 
+def fix_shapes(model: ir.Model, texts: int, tokens: int, context_length: int) -> ir.Model:
+    """A copy for calls of `tokens` tokens of each text, after caches that fill up the context with padding."""
+    sizes = {_BATCH: texts, _TOKENS: tokens, _PAST: context_length - tokens, _TOTAL: context_length}
+    fixed = model.clone()
+    for value in (*fixed.graph.inputs, *fixed.graph.outputs):
+        assert value.shape is not None
+        value.shape = ir.Shape([size if isinstance(size, int) else sizes[str(size.value)] for size in value.shape])
+    return fixed
+
+
 def cache_names(entry: ModelEntry) -> list[str]:
     """The names of the caches, in the order of the graph's inputs and outputs."""
     return [f"{layer}.{what}" for layer in range(entry.layers) for what in ("key", "value")]

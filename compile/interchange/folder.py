@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.errors import BundleError
@@ -16,20 +16,17 @@ from mxspec.formats.validation import parse_json
 INDEX = "interchange.json"
 KIND = "folder of emitted models"
 
-Form = Literal["standard", "static"]
-
 
 class EmittedFolder(FolderWriter):
     """Makes the folder of emitted models; an existing folder is refused, or with `force` replaced."""
 
-    def __init__(self, path: Path, form: Form, *, force: bool = False) -> None:
+    def __init__(self, path: Path, *, force: bool = False) -> None:
         super().__init__(path, kind=KIND, check_replaceable=check_emitted, force=force)
-        self._form = form
 
     def publish(self, bundle: Bundle, models: Mapping[str, Any]) -> dict[str, Any]:
         """Write the index and move the folder to its place; return the index."""
         index = {
-            "kind": self._form,
+            "kind": "standard",
             "name": bundle.manifest.name,
             "manifest_sha256": file_sha256(bundle.path / MANIFEST),
             "models": dict(models),

@@ -1,4 +1,7 @@
-"""A bundle's models as standard ONNX: operators and types that every program with the standard knows."""
+"""A bundle's models as standard ONNX: operators and types that every program with the standard knows.
+
+Compilers of accelerators need fixed shapes: they get a graph for each call, over the same weights file.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,14 @@ from onnx_ir.passes.common import (
 )
 
 from mxspec.compile.graph.operators import PACKED_MATMUL
-from mxspec.compile.interchange.contract import cache_type, give_outputs, keep_every_token, make_masks, take_inputs
+from mxspec.compile.interchange.contract import (
+    cache_type,
+    fix_shapes,
+    give_outputs,
+    keep_every_token,
+    make_masks,
+    take_inputs,
+)
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.interchange.lowering import lower
 from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
@@ -27,7 +37,7 @@ from mxspec.compile.interchange.weights import Advance, write_weights
 from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
-from mxspec.formats.manifest import LENDER, ModelEntry, TensorEntry
+from mxspec.formats.manifest import LENDER, ModelEntry, ModelName, TensorEntry
 from mxspec.formats.safetensors_file import Layout, plan_layout
 from mxspec.formats.tiles import unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
@@ -36,14 +46,14 @@ _ATTENTION = ("Attention", "QkvAttention")
 
 
 def emit_standard(
-    bundle: Bundle, output: Path, *, force: bool, stages: Stages, scales: Scales = "e8m0"
+    bundle: Bundle, output: Path, *, force: bool, stages: Stages, scales: Scales = "e8m0", shapes: int | None = None
 ) -> dict[str, Any]:
     """Write each model of a bundle as NAME.onnx and NAME.safetensors into `output`; return the index.
 
-    Scales are E8M0 bytes, or float32 for programs without E8M0. Raises MxspecError, and leaves nothing behind when it
-    fails.
+    Scales are E8M0 bytes, or float32 for programs without E8M0. With `shapes`, a number of texts, NAME.CALL.onnx is the
+    graph in the fixed shapes of each call. Raises MxspecError, and leaves nothing behind when it fails.
     """
-    with EmittedFolder(output, "standard", force=force) as folder:
+    with EmittedFolder(output, force=force) as folder:
         models: dict[str, Any] = {}
         for name, entry in bundle.manifest.models.items():
             plan = plan_model(bundle.path, entry, scales, bundle.manifest.models[LENDER])
@@ -52,8 +62,28 @@ def emit_standard(
                 write_model(plan, bundle.path, folder.folder, advance)
             with stages.step(f"check standard {name}"):
                 check(folder.folder / entry.graph)
+                calls = {} if shapes is None else call_shapes(name, entry, bundle.manifest.k_max, shapes)
+                for call, sizes in calls.items():
+                    fixed = folder.folder / f"{name}.{call}.onnx"
+                    ir.save(fix_shapes(plan.graph, *sizes, entry.context_length), fixed)
+                    check(fixed)
             models[name] = {"graph": entry.graph, "weights": entry.weights, "opset": plan.opset}
+            if calls:
+                models[name]["calls"] = {
+                    call: {"graph": f"{name}.{call}.onnx", "batch_size": texts, "sequence_length": tokens}
+                    for call, (texts, tokens) in calls.items()
+                }
         return folder.publish(bundle, models)
+
+
+def call_shapes(name: ModelName, entry: ModelEntry, k_max: int, texts: int) -> dict[str, tuple[int, int]]:
+    """How many texts and how many tokens of each a call reads, by its purpose.
+
+    A chunk of one prompt; of all texts a token, and the K+1 scored tokens or, for the draft, the two of a catch-up.
+    """
+    what, length = ("catch_up", 2) if name == "draft" else ("score", k_max + 1)
+    shapes = {"prefill": (1, max(entry.specializations)), "decode": (texts, 1)}
+    return shapes | ({what: (texts, length)} if length in entry.specializations else {})
 
 
 @dataclass(frozen=True, slots=True)

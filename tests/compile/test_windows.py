@@ -19,8 +19,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import mxspec
 from mxspec.compile.commands.report import print_report
-from mxspec.compile.interchange.static import emit_static
-from mxspec.compile.progress import Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import ModelEntry
@@ -197,13 +195,6 @@ def test_a_bundle_from_before_windows_were_kept_has_whole_caches(bundle: Path, t
     text = prompt_of(300)
     expected = Session(bundle, entry, VOCAB, slots=1).run([Part(0, 0, text, 9)])
     assert older.run([Part(0, 0, text, 9)]).tobytes() == expected.tobytes()
-
-
-def test_graphs_of_fixed_shapes_have_rings_too(bundle: Path, tmp_path: Path) -> None:
-    window = max(Bundle.open(bundle).manifest.models["target"].windows)
-    quiet = Stages(Console(quiet=True))
-    index = emit_static(Bundle.open(bundle), tmp_path / "static", force=False, stages=quiet)  # which compares bits
-    assert index["models"]["target"][f"capacity_of_window_{window}"] == 128
 
 
 def test_a_ring_that_is_too_small_is_refused_by_the_operator(bundle: Path) -> None:

@@ -302,7 +302,7 @@ def test_bare_groups_show_their_help(args: list[str]) -> None:
         (["demo", "--verify"], "--verify"),
         (["inspect"], "Missing argument 'BUNDLE'"),
         (["inspect", "x", "--force"], "--force"),
-        (["demo", "--emit", "onnx"], "'onnx' is not one of 'standard', 'static'"),
+        (["demo", "--emit", "onnx"], "'onnx' is not 'standard'"),
         (["emit", "onnx", "x"], "onnx"),
         (["demo", "--target-format", "mxfp4"], "--target-format"),
         (["demo", "--k-max", "0"], "--k-max"),
@@ -316,7 +316,7 @@ def test_bare_groups_show_their_help(args: list[str]) -> None:
         (["list", "demo"], "demo"),
         (["inspect", "nowhere"], "no such directory"),
         (["emit", "standard", "nowhere"], "no such directory"),
-        (["emit", "static", "nowhere", "--slots", "0"], "--slots"),
+        (["emit", "standard", "nowhere", "--shapes", "0"], "--shapes"),
     ],
 )
 def test_usage_errors(args: list[str], says: str) -> None:
@@ -549,12 +549,12 @@ def test_hub_ids(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_compiling_may_emit(recipes: Callable[[str], Path], tmp_path: Path) -> None:
     """Beside the bundle; a place that is taken is an error before anything is compiled."""
-    options = ("-o", tmp_path / "x.bundle", "--emit", "static", "--emit", "standard")
+    options = ("-o", tmp_path / "x.bundle", "--emit", "standard")
     (tmp_path / "x.standard").mkdir()
     assert "exists" in failed(speccompile(recipes("llama"), *options))
     (tmp_path / "x.standard").rmdir()
     assert [path.name for path in tmp_path.iterdir()] == []
     result = speccompile(recipes("llama"), *options, "--json")
     assert result.exit_code == 0, result.output
-    assert {"static target", "standard target"} <= json.loads(result.stdout)["stage_seconds"].keys()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bundle", "x.standard", "x.static"]
+    assert {"standard target"} <= json.loads(result.stdout)["stage_seconds"].keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bundle", "x.standard"]

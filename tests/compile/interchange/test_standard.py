@@ -18,6 +18,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from transformers import PreTrainedModel
 
+from mxspec.compile.interchange.contract import fix_shapes
 from mxspec.compile.interchange.lowering import lower
 from mxspec.compile.interchange.lowering.call import Call
 from mxspec.compile.interchange.standard import check
@@ -195,6 +196,22 @@ def test_padding_on_the_left_changes_nothing(name, standard_model, written_model
     behind, _ = step(run, entry, padded, hidden=5)
     assert np.isfinite(behind).all()
     assert error(behind[:, 5:], alone) < 1e-5
+
+
+def test_a_call_of_fixed_shapes_gives_the_same_logits(standard_model, written_model, tmp_path) -> None:
+    """The caches are full: padding, whatever lies in it, then what was read."""
+    path, (_, entry) = standard_model("gemma2", "fp16_tiles"), written_model("gemma2", "fp16_tiles", "float32")
+    shutil.copyfile(path.with_suffix(".safetensors"), tmp_path / "target.safetensors")
+    ir.save(fix_shapes(ir.load(path), 2, 4, 96), tmp_path / "target.score.onnx")
+    check(tmp_path / "target.score.onnx")
+    run = onnx_runtime(path)
+    _, past = step(run, entry, TEXT[:, :17])
+    expected, _ = step(run, entry, TEXT[:, 17:], past)
+    full = {
+        name: np.concatenate([np.ones_like(cache[:, :, :1]).repeat(75, 2), cache], 2) for name, cache in past.items()
+    }
+    got, _ = step(onnx_runtime(tmp_path / "target.score.onnx"), entry, TEXT[:, 17:], full, hidden=75)
+    assert error(got, expected) < 1e-5
 
 
 def test_the_first_opset_that_has_the_types() -> None:
