@@ -20,8 +20,7 @@ from tokenizers import Tokenizer
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
 from mxspec.runtime.grammars.matcher import Matcher
-from mxspec.runtime.guarded.fork_server import ForkServer
-from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError, TooSlowError
+from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError, TooSlowError
 from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota
 
 LONGEST = 1 << 19  # bytes of a grammar

@@ -10,8 +10,7 @@ import numpy as np
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts
 from mxspec.runtime.grammars.matcher import one_line
-from mxspec.runtime.guarded.child import Answer
-from mxspec.runtime.guarded.forking import Bounds, fork_for_each
+from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher

@@ -1,4 +1,4 @@
-"""Guarded processes that are forked, one a request, from one that holds what they all need.
+"""Guarded processes, forked one a request from a process that holds what they all need.
 
 Requests do not wait for each other, and one that is given up ends its process at once.
 """
@@ -7,25 +7,52 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
+import sys
 import threading
+import weakref
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import Any
 
-from mxspec.runtime.guarded.process import (
-    CANNOT_START,
-    HAS_ENDED,
-    ProcessEndedError,
-    RefusedError,
-    death,
-    result_of,
-    start,
-)
 from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota, check
-from mxspec.runtime.guarded.wire import read_answer, send_request
+from mxspec.runtime.guarded.wire import (
+    ENDED,
+    ERROR,
+    HAS_ENDED,
+    OWN_DEATHS,
+    RESULT,
+    TOO_SLOW,
+    read_answer,
+    send_request,
+)
 
+PROCESSES = 4  # requests that are worked on at the same time
 TICK_SECONDS = 0.02  # time after which a given-up request is seen
+CANNOT_START = "the process that works on it cannot be started"
+
+
+class RefusedError(Exception):
+    """What a guarded process answers instead of a result, or why it has ended: one line."""
+
+
+class ProcessEndedError(RefusedError):
+    """A guarded process was ended from outside, or cannot be started, which says nothing of the request."""
+
+
+class TooSlowError(RefusedError):
+    """A request has taken more processor time than it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkingProcess:
+    """The process that forks others, our connection to it, and the process that started it."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    owner: int
 
 
 class ForkServer:
@@ -40,22 +67,25 @@ class ForkServer:
         self._beginning = beginning
         self._start_seconds = start_seconds
         self._lock = threading.Lock()
-        self._parent: tuple[subprocess.Popen[bytes], socket.socket] | None = None
-        self._owner = 0
+        self._quota = ProcessQuota(PROCESSES)
+        self._parent: list[ForkingProcess] = []  # one, or none
+        weakref.finalize(self, _end, self._parent)
 
-    def ask(self, seconds: float, *request: Any, give_up: GiveUp, quota: ProcessQuota) -> str:
+    def ask(
+        self, seconds: float, *request: Any, give_up: GiveUp = lambda: False, quota: ProcessQuota | None = None
+    ) -> str:
         """The answer to a request that may take so many seconds of processor time, once `quota` allows it.
 
         `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError,
         TooSlowError among them, and ProcessEndedError where the fault is not the request's.
         """
         with ExitStack() as stack:
-            stack.enter_context(quota.entered(give_up))
+            stack.enter_context((quota or self._quota).entered(give_up))
             end = stack.enter_context(self._fork())
             requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
             try:
                 send_request(requests, seconds, *request)
-                while not _readable(end):
+                while not select.select([end], [], [], TICK_SECONDS)[0]:
                     check(give_up)
                 answer = read_answer(answers)
             except OSError:
@@ -63,12 +93,18 @@ class ForkServer:
             if answer is None:
                 check(give_up)
                 raise self._failed_start() or ProcessEndedError(HAS_ENDED)
-        return result_of(answer)
+        kind, text = answer[:1], answer[1:]
+        if kind == RESULT:
+            return text
+        if kind == ENDED:
+            raise ProcessEndedError(text)
+        assert kind == ERROR
+        raise TooSlowError(text) if text == TOO_SLOW else RefusedError(text)
 
     def close(self) -> None:
         """End the process and those forked from it; the next request starts another."""
         with self._lock:
-            self._end()
+            _end(self._parent)
 
     def _fork(self) -> socket.socket:
         """The connection to a new process."""
@@ -79,42 +115,47 @@ class ForkServer:
                     socket.send_fds(self._running(), [b"+"], [theirs.fileno()])
                     return ours.dup()
                 except OSError:  # the process has ended since
-                    self._end()
+                    _end(self._parent)
         raise ProcessEndedError(CANNOT_START)
 
     def _running(self) -> socket.socket:
-        if self._parent is not None and self._owner == os.getpid() and self._parent[0].poll() is None:
-            return self._parent[1]
-        self._end()
+        for parent in self._parent:
+            if parent.owner == os.getpid() and parent.process.poll() is None:
+                return parent.control
+        _end(self._parent)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                self._parent = start(self._module, stdin=theirs), ours
-            except ProcessEndedError:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", self._module],
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    stdin=theirs.fileno(),
+                    stderr=subprocess.DEVNULL,
+                )
+            except OSError:  # the system has no process left, or no memory
                 ours.close()
-                raise
-        self._owner = os.getpid()
+                raise ProcessEndedError(CANNOT_START) from None
+        self._parent.append(ForkingProcess(process, ours, os.getpid()))
         with ours.makefile("wb") as stream:
             send_request(stream, self._start_seconds, *self._beginning)
         return ours
 
     def _failed_start(self) -> RefusedError | None:
         """Why the process that forks has ended; None where it goes on, or has ended unasked."""
-        if self._parent is None:
-            return None
-        with suppress(subprocess.TimeoutExpired):
-            status = self._parent[0].wait(TICK_SECONDS)  # its end of a connection is gone a little before itself
-            return death(status, self._start_seconds)
+        for parent in self._parent:
+            with suppress(subprocess.TimeoutExpired):
+                status = parent.process.wait(TICK_SECONDS)  # its end of a connection is gone a little before itself
+                if status == -signal.SIGPROF:
+                    return TooSlowError(f"more than {self._start_seconds:g} seconds")
+                if -status in OWN_DEATHS:
+                    return RefusedError(f"it ended the process that works on it (status {status})")
+                return ProcessEndedError(f"{HAS_ENDED} (status {status})")
         return None
 
-    def _end(self) -> None:
-        found, self._parent = self._parent, None
-        if found is not None:
-            process, control = found
-            control.close()
-            if self._owner == os.getpid():
-                process.wait()
 
-
-def _readable(end: socket.socket) -> bool:
-    return bool(select.select([end], [], [], TICK_SECONDS)[0])
+def _end(parents: list[ForkingProcess]) -> None:
+    while parents:
+        parent = parents.pop()
+        parent.control.close()
+        if parent.owner == os.getpid():  # else a child of the process that this one was forked from
+            parent.process.wait()

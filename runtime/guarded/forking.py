@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -10,20 +11,25 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mxspec.runtime.guarded.child import (
-    Answer,
-    answer_requests,
-    ignore_interrupts,
-    limit_memory,
-    limit_stack,
-    used_bytes,
+from mxspec.formats.errors import GenerationError
+from mxspec.runtime.guarded.wire import (
+    ENDED,
+    ERROR,
+    HAS_ENDED,
+    OWN_DEATHS,
+    RESULT,
+    TOO_SLOW,
+    read_request,
+    send_answer,
 )
-from mxspec.runtime.guarded.process import HAS_ENDED, OWN_DEATHS, TOO_SLOW
-from mxspec.runtime.guarded.wire import ENDED, LAST, read_request, send_answer
 
 NICENESS = 5  # what answers others has precedence
+LONGEST = 300  # characters of an error
+
+Answer = Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,8 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
 
     Standard input is the socket of the owner, whose end ends everything.
     """
-    ignore_interrupts()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's, whose end is the end of the requests
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the timer's signal ends a process also amid a function of C
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
         with control.makefile("rb", buffering=0) as stream:  # which leaves what comes after the beginning
             beginning = read_request(stream)
@@ -50,7 +57,7 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
         answer = _prepared(prepare, arguments)
         signal.setitimer(signal.ITIMER_PROF, 0)
         os.nice(NICENESS)
-        limit_stack(bounds.stack_bytes)
+        _limit(resource.RLIMIT_STACK, bounds.stack_bytes)
         _Forking(control, answer, bounds).run()
 
 
@@ -135,26 +142,59 @@ class _Forking:
 
 
 def _answer_one(end: socket.socket, answer: Answer, bounds: Bounds) -> Any:
-    """What a forked process does: it answers on the connection until this ends."""
+    """What a forked process does: it answers one request; one that takes too much time ends the process."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        limit_memory(bounds.memory_bytes, beyond=used_bytes())
+        limit_memory(bounds.memory_bytes, beyond=_used_bytes())
         with end.makefile("rb") as requests, end.makefile("wb") as answers:
-            answer_requests(requests, answers, answer, bounds.memory_bytes)
+            if (request := read_request(requests)) is not None:
+                seconds, *arguments = request
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+                text = _answered(answer, arguments, bounds)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                send_answer(answers, text)
         status = 0
     finally:
         os._exit(status)
+
+
+def _answered(answer: Answer, arguments: list[Any], bounds: Bounds) -> str:
+    try:
+        return RESULT + answer(*arguments)
+    except MemoryError:
+        return ERROR + f"more than {bounds.memory_bytes >> 20} MB of memory"
+    except Exception as error:  # what is untrusted can make Python raise anything
+        message = error.problem if isinstance(error, GenerationError) else str(error)  # the owner knows the field
+        line = " ".join(message.split()) or type(error).__name__
+        return ERROR + (line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}...")
 
 
 def _death(number: int, bounds: Bounds) -> str:
     """What is answered where a process has ended by a signal."""
     match number:
         case signal.SIGPROF:
-            return LAST + TOO_SLOW
+            return ERROR + TOO_SLOW
         case signal.SIGSEGV | signal.SIGBUS:
-            return LAST + "it is nested too deep"
+            return ERROR + "it is nested too deep"
         case signal.SIGABRT:
-            return LAST + f"it takes more than {bounds.memory_bytes >> 20} MB of memory"
-    return (LAST if number in OWN_DEATHS else ENDED) + f"{HAS_ENDED} by signal {number}"
+            return ERROR + f"it takes more than {bounds.memory_bytes >> 20} MB of memory"
+    return (ERROR if number in OWN_DEATHS else ENDED) + f"{HAS_ENDED} by signal {number}"
+
+
+def limit_memory(bytes_: int, beyond: int = 0) -> None:
+    """Limit the address space to so many bytes, where the system allows a limit; `beyond`: those in use already."""
+    _limit(resource.RLIMIT_AS, bytes_ + beyond)
+    _limit(resource.RLIMIT_CORE, 0)
+
+
+def _used_bytes() -> int:
+    """The address space in use."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _limit(what: int, most: int) -> None:
+    _, hard = resource.getrlimit(what)
+    with suppress(OSError, ValueError):  # a filter of system calls, as of a service, may refuse it
+        resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

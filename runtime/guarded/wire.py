@@ -6,13 +6,24 @@ A request is (seconds, ...) as marshal writes it; an answer is a text whose firs
 from __future__ import annotations
 
 import marshal
+import signal
 from io import BufferedIOBase, RawIOBase
 from typing import Any, BinaryIO
 
 Stream = BinaryIO | BufferedIOBase | RawIOBase
 
-RESULT, ERROR, LAST = "=", "!", "."  # the last error: its process has ended, or has had too little memory
-ENDED = "?"  # its process was ended from outside
+RESULT, ERROR, ENDED = "=", "!", "?"  # ENDED: its process was ended from outside
+TOO_SLOW = "it takes too much time"
+HAS_ENDED = "the process that works on it has ended"
+OWN_DEATHS = (  # signals that a process brings upon itself
+    signal.SIGPROF,
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+)
 
 
 def send_request(to: Stream, seconds: float, *request: Any) -> None:
@@ -21,7 +32,7 @@ def send_request(to: Stream, seconds: float, *request: Any) -> None:
 
 
 def send_answer(to: Stream, text: str) -> None:
-    """Send an answer, whose first letter is one of the four."""
+    """Send an answer, whose first letter is one of the three."""
     _send(to, text.encode("utf-8", "surrogatepass"))
 
 

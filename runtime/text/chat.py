@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from tokenizers import Tokenizer
 
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import BundleError, GenerationError
+from mxspec.formats.errors import BundleError, GenerationError, UnavailableError
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.text.template_process import TEMPLATES
+from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError
 from mxspec.runtime.text.typed import TypedText
 
 TEMPLATE = "chat_template.jinja"
 TOKENIZER_CONFIG = "tokenizer_config.json"
+SECONDS = 8.0  # of processor time for one template; a chat of 10 million characters takes about one
 LARGEST = 16 << 20  # characters of each of the two files
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 DEFAULT, TOOL_USE = "default", "tool_use"  # names of templates where a tokenizer has several
@@ -28,10 +29,10 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """The templates of a bundle by name, the names that each uses, and the texts of the special tokens."""
+    """The templates of a bundle by name, and the texts of the special tokens."""
 
     sources: Mapping[str, str]
-    names: Mapping[str, frozenset[str]]
+    tool_source: str | None  # the template that describes tools to a model; None if the bundle has no such template
     special_tokens: Mapping[str, str]
     typed: TypedText | None = None  # keeps control tokens in messages as text
 
@@ -55,10 +56,11 @@ class ChatTemplate:
         if DEFAULT not in sources:
             raise BundleError(f"{where}: got chat templates {', '.join(sources)}, expected one named {DEFAULT!r}")
         try:
-            names = {name: TEMPLATES.names(source) for name, source in sources.items()}
-        except TemplateError as problem:
+            variables = {name: _ask(sources, name).splitlines() for name in sources}
+        except RefusedError as problem:
             raise BundleError(f"{where}: the chat template is invalid: {problem}") from None
-        return cls(sources, names, _special_tokens(config))
+        for_tools = TOOL_USE if TOOL_USE in sources else DEFAULT
+        return cls(sources, sources[for_tools] if "tools" in variables[for_tools] else None, _special_tokens(config))
 
     @classmethod
     def required(cls, bundle: Bundle) -> ChatTemplate:
@@ -75,12 +77,6 @@ class ChatTemplate:
     def source(self) -> str:
         """The text of the template of chats without tools."""
         return self.sources[DEFAULT]
-
-    @property
-    def tool_source(self) -> str | None:
-        """The text of the template that describes tools to a model; None if the bundle has no such template."""
-        name = TOOL_USE if TOOL_USE in self.sources else DEFAULT
-        return self.sources[name] if "tools" in self.names[name] else None
 
     def keeping_typed(self, tokenizer: Tokenizer) -> ChatTemplate:
         """The same template, for which control tokens in messages are text."""
@@ -119,14 +115,28 @@ class ChatTemplate:
         for known in own.keys() & given.keys():
             raise GenerationError("template_variables", f"{known} is set by the request or the bundle; leave it out")
         try:
-            text = TEMPLATES.render(self.sources[name], {**self._marked(given), **own}, now)
-        except TemplateError as problem:
+            text = _ask(self.sources, name, {**self._marked(given), **own}, None if now is None else now.isoformat())
+        except RefusedError as problem:
             why = str(problem) if self.typed is None else self.typed.plain(str(problem))
             raise GenerationError("messages", f"the chat template fails: {why}") from None
         return _up_to_last(checked, text) if continued else text
 
     def _marked(self, typed: Any) -> Any:
         return typed if self.typed is None else self.typed.mark(typed)
+
+
+def _ask(sources: Mapping[str, str], name: str, *request: Any) -> str:
+    """What template_sandbox.py answers; raises RefusedError, and UnavailableError if its process ended from outside."""
+    try:
+        return _renderer(*sources.values()).ask(SECONDS, list(sources).index(name), *request)
+    except ProcessEndedError as error:
+        raise UnavailableError("messages", str(error)) from None
+
+
+@lru_cache(maxsize=8)
+def _renderer(*sources: str) -> ForkServer:
+    """Templates are rendered by processes with limits: one call of Python's own functions can take any time."""
+    return ForkServer("mxspec.runtime.text.template_sandbox", *sources, start_seconds=SECONDS)
 
 
 def characters(value: object) -> int:

@@ -3,50 +3,41 @@
 from __future__ import annotations
 
 import json
-import weakref
 from functools import lru_cache
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError, UnavailableError
-from mxspec.runtime.guarded.fork_server import ForkServer
-from mxspec.runtime.guarded.process import ProcessEndedError, RefusedError
-from mxspec.runtime.guarded.process_quota import ProcessQuota
+from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError
 from mxspec.runtime.text.untrusted_tokenizer import own_expressions
 
 LOAD_SECONDS = 10.0  # of processor time; a tokenizer of 256,000 tokens takes one
 SECONDS, CHARACTER_SECONDS = 0.5, 1e-5  # for any text, and for each character, of which 0.3 to 1 microseconds are usual
-PROCESSES = 4  # texts that are encoded at the same time
 PARTS = ("normalizer", "pre_tokenizer")
 
 
-class GuardedEncoder:
-    """Encodes texts by a tokenizer that is not to be trusted with this process's time; from any number of threads."""
-
-    def __init__(self, tokenizer_json: str) -> None:
-        forks = ForkServer("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
-        self._forks, self._quota = forks, ProcessQuota(PROCESSES)
-        self.close = weakref.finalize(self, forks.close)
-
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids; raises GenerationError, and UnavailableError where a process was ended from outside."""
-        seconds = SECONDS + CHARACTER_SECONDS * len(text)
-        try:
-            answer = self._forks.ask(seconds, text, special, give_up=lambda: False, quota=self._quota)
-        except ProcessEndedError as error:
-            raise UnavailableError("prompt", str(error)) from None
-        except RefusedError as error:
-            raise GenerationError("prompt", f"the tokenizer cannot encode this text: {error}") from None
-        return [int(token) for token in answer.split()]
-
-
 @lru_cache(maxsize=8)
-def encoder_of(tokenizer: Tokenizer) -> GuardedEncoder | None:
+def encoder_of(tokenizer: Tokenizer) -> ForkServer | None:
     """What encodes for a tokenizer with expressions of its own; None for others, which do it themselves."""
     steps = (tokenizer.normalizer, tokenizer.pre_tokenizer)
     found = [json.loads(step.__getstate__()) for step in steps if step is not None]
-    return GuardedEncoder(tokenizer.to_str()) if own_expressions(found) else None
+    return _encoder(tokenizer.to_str()) if own_expressions(found) else None
+
+
+def _encoder(tokenizer_json: str) -> ForkServer:
+    return ForkServer("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
+
+
+def encode_apart(encoder: ForkServer, text: str, *, special: bool) -> list[int]:
+    """Token ids; raises GenerationError, and UnavailableError where a process was ended from outside."""
+    try:
+        answer = encoder.ask(SECONDS + CHARACTER_SECONDS * len(text), text, special)
+    except ProcessEndedError as error:
+        raise UnavailableError("prompt", str(error)) from None
+    except RefusedError as error:
+        raise GenerationError("prompt", f"the tokenizer cannot encode this text: {error}") from None
+    return [int(token) for token in answer.split()]
 
 
 def check_expressions(found: Any, tokenizer_json: str, probe: str) -> None:
@@ -61,9 +52,9 @@ def check_expressions(found: Any, tokenizer_json: str, probe: str) -> None:
         raise ValueError(f"its decoder has the expression {own[0][:80]!r}, expected a text")
     if not own_expressions([found.get(part) for part in PARTS]):
         return
-    encoder = GuardedEncoder(tokenizer_json)
+    encoder = _encoder(tokenizer_json)
     try:
-        encoder.encode(probe, special=True)
+        encode_apart(encoder, probe, special=True)
     except GenerationError as error:
         raise ValueError(str(error)) from None
     finally:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from mxspec.runtime.guarded.child import Answer
-from mxspec.runtime.guarded.forking import Bounds, fork_for_each
+from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each
 from mxspec.runtime.text.untrusted_tokenizer import guarded
 
 BOUNDS = Bounds(memory_bytes=512 << 20, stack_bytes=8 << 20)

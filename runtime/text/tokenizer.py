@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.validation import shorten
-from mxspec.runtime.text.encoding import check_expressions, encoder_of
+from mxspec.runtime.text.encoding import check_expressions, encode_apart, encoder_of
 from mxspec.runtime.text.untrusted_tokenizer import check_growth, guarded
 
 LOSSY = 16  # factor for tokenizers that can make one token of many characters, such as <unk>
@@ -126,7 +126,7 @@ def _encode(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
             "prompt", f"got half a surrogate pair at character {problem.start}, expected text"
         ) from None
     if (encoder := encoder_of(tokenizer)) is not None:
-        return encoder.encode(text, special=special)
+        return encode_apart(encoder, text, special=special)
     with guarded("the tokenizer cannot encode this text", partial(GenerationError, "prompt")):
         if len(text) > LONG:  # of a batch, other threads run meanwhile
             return list(tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids)

@@ -9,20 +9,9 @@ from typing import Any
 
 import pytest
 
-from mxspec.runtime.guarded.fork_server import ForkServer
-from mxspec.runtime.guarded.process import GuardedProcess, ProcessEndedError, RefusedError, TooSlowError
-from mxspec.runtime.guarded.process_quota import ProcessQuota
+from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError, TooSlowError
 
-KEPT = """
-import os, sys
-from mxspec.runtime.guarded.child import answer_requests
-
-def answer(number):
-    os.kill(os.getpid(), number)
-
-answer_requests(sys.stdin.buffer, sys.stdout.buffer, answer, 1 << 30)
-"""
-FORKED = """
+CHILD = """
 import os
 from mxspec.runtime.guarded.forking import Bounds, fork_for_each
 
@@ -34,19 +23,14 @@ fork_for_each(lambda: answer, Bounds(1 << 30, 1 << 20))
 Ask = Callable[[int], str]
 
 
-@pytest.fixture(params=["kept", "forked"])
-def ask(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Asks a process that ends itself by a signal."""
-    (tmp_path / "own_child.py").write_text(KEPT if request.param == "kept" else FORKED)
+    (tmp_path / "own_child.py").write_text(CHILD)
     monkeypatch.syspath_prepend(tmp_path)
-    if request.param == "kept":
-        process = GuardedProcess("own_child")
-        yield lambda number: process.ask(9.0, int(number))
-        process.close()
-    else:
-        forks, quota = ForkServer("own_child"), ProcessQuota(1)
-        yield lambda number: forks.ask(9.0, int(number), give_up=lambda: False, quota=quota)
-        forks.close()
+    forks = ForkServer("own_child")
+    yield lambda number: forks.ask(9.0, int(number))
+    forks.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGPROF])
@@ -68,16 +52,16 @@ def test_a_process_that_cannot_be_started_says_nothing_of_the_request(
     def refuse(*_: Any, **__: Any) -> Any:
         raise BlockingIOError
 
-    monkeypatch.setattr("mxspec.runtime.guarded.process.subprocess.Popen", refuse)
+    monkeypatch.setattr("mxspec.runtime.guarded.fork_server.subprocess.Popen", refuse)
     with pytest.raises(ProcessEndedError, match=r"^the process that works on it cannot be started$"):
         ask(signal.SIGSEGV)
 
 
 def test_a_process_has_so_much_time_to_prepare_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = FORKED.replace("lambda: answer", "lambda: [None for _ in iter(int, 1)]")
+    endless = CHILD.replace("lambda: answer", "lambda: [None for _ in iter(int, 1)]")
     (tmp_path / "slow_child.py").write_text(endless)
     monkeypatch.syspath_prepend(tmp_path)
     forks = ForkServer("slow_child", start_seconds=0.1)
     with pytest.raises(TooSlowError, match=r"^more than 0\.1 seconds$"):
-        forks.ask(9.0, 0, give_up=lambda: False, quota=ProcessQuota(1))
+        forks.ask(9.0, 0)
     forks.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +33,14 @@ def with_split(pattern: str) -> Tokenizer:
 
 
 @pytest.mark.parametrize("pattern", sorted(KNOWN))
-def test_a_known_expression_takes_time_in_proportion(pattern: str) -> None:
+def test_a_known_expression_has_few_ways_to_match(pattern: str) -> None:
+    """The library counts its tries from one place, and gives up after ten million."""
     cut = pre_tokenizers.Split(Regex(pattern), "isolated")
     for run in RUNS:
         for end in ("", "x", "!", "\n"):
-            began = time.process_time()
             cut.pre_tokenize_str(run * (20_000 // len(run)) + end)
-            assert time.process_time() - began < 0.5, (run, end)
+    with pytest.raises(BaseException, match="retry-limit-in-match over"):
+        pre_tokenizers.Split(Regex(CUBIC), "isolated").pre_tokenize_str("a" * 20_000 + " 1 !")
 
 
 def test_known_and_simple_ones_are_encoded_here() -> None:
@@ -52,17 +52,12 @@ def test_known_and_simple_ones_are_encoded_here() -> None:
 def test_others_are_encoded_the_same_but_not_for_long(tmp_path: Path) -> None:
     with_split(CUBIC).save(str(path := tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(path)
-    began = time.monotonic()
     with pytest.raises(
         GenerationError, match=r"^prompt: the tokenizer cannot encode this text: it takes too much time$"
     ):
         encode_rendered(tokenizer, TEXT)
-    assert time.monotonic() - began < 20
     for text in ("", "ab 1! é", "a1!" * 9):
         assert encode_rendered(tokenizer, text) == tokenizer.encode(text, add_special_tokens=False).ids
-    encoder = encoder_of(tokenizer)
-    assert encoder is not None
-    encoder.close()
 
 
 def test_what_runs_amid_texts_has_no_expressions(tmp_path: Path) -> None:
