@@ -194,7 +194,8 @@ def specserve(
     from mxspec.serve.access.keys import kept_salt, new_salt, read_keys
     from mxspec.serve.access.log import write_line
     from mxspec.serve.app import Access, build_app
-    from mxspec.serve.engines.service import Service, aliases_of, models_of
+    from mxspec.serve.engines.models import aliases_of, models_of
+    from mxspec.serve.engines.service import Service
 
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(

@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from mxspec.runtime.events import Event
 from mxspec.runtime.handle import Handle
+from mxspec.serve.engines.models import Served
 from mxspec.serve.http.errors import SERVER, ApiError
-
-if TYPE_CHECKING:
-    from mxspec.serve.engines.service import Served
 
 
 class AbortReason(Enum):

@@ -5,15 +5,11 @@ Names after https://docs.vllm.ai/en/latest/usage/metrics/; docs/serve.md says wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from mxspec.runtime.events import Round, Statistics
-
-if TYPE_CHECKING:
-    from mxspec.serve.engines.service import Served
+from mxspec.serve.engines.models import Served
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _MODEL = "model_name"

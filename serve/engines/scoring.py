@@ -8,7 +8,7 @@ from typing import Any
 
 from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob
 from mxspec.serve.engines.flight import Flight
-from mxspec.serve.engines.service import Served
+from mxspec.serve.engines.models import Served
 
 Scores = list[Logprob | None]  # of each token of a prompt after those before it; None for the first token
 

@@ -12,7 +12,8 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
-from mxspec.serve.engines.service import Prepared, Served, Service
+from mxspec.serve.engines.models import Served
+from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.limits import check_count

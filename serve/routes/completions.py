@@ -14,8 +14,9 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
 from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
+from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.scoring import Scores, score
-from mxspec.serve.engines.service import Prepared, Served, Service
+from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.errors import unsupported
 from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest

@@ -9,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mxspec.serve.engines.flight import Flight
-from mxspec.serve.engines.service import Prepared, Served, Service
+from mxspec.serve.engines.models import Served
+from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.routes.chat import prepare_chat
 from mxspec.serve.routes.completions import prepare_completion
 from mxspec.serve.schema.chat import ChatRequest

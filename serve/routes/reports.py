@@ -6,7 +6,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from mxspec.serve.engines.metrics import CONTENT_TYPE
-from mxspec.serve.engines.service import Service, describe
+from mxspec.serve.engines.models import describe
+from mxspec.serve.engines.service import Service
 from mxspec.serve.routes.tokens import tokenizer_info
 
 

@@ -16,7 +16,7 @@ from mxspec.formats.errors import MxspecError
 from mxspec.serve.access.hosts import is_loopback
 from mxspec.serve.access.keys import read_keys
 from mxspec.serve.commands.specserve import listen
-from mxspec.serve.engines.service import aliases_of, models_of
+from mxspec.serve.engines.models import aliases_of, models_of
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.limits import Limits
 from mxspec.serve.texts.tools import CallReader, CallStyle
