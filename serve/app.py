@@ -63,7 +63,7 @@ def build_app(service: Service, access: Access | None = None) -> Starlette:
     ]
     if access.page:
         routes.append(Route("/", page))
-    around = [Middleware(AccessLog, metrics=service.metrics, write=access.log)]
+    around = [Middleware(AccessLog, count=service.metrics.respond, write=access.log)]
     if access.hosts is not None:
         around.append(Middleware(Hosts, names=access.hosts))
     if access.origins:

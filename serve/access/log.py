@@ -10,17 +10,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.http.errors import SERVER, ApiError
 from mxspec.serve.http.respond import send_error
-
-if TYPE_CHECKING:
-    from mxspec.serve.engines.flight import AbortReason
-    from mxspec.serve.texts.generation import Generation
 
 _KEY = "mxspec.entry"
 Write = Callable[[dict[str, Any]], None]
@@ -33,8 +28,7 @@ class Entry:
     id: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
     owner: str = ""  # prefix of the cache keys of its API key; never written
     key: int | None = None  # the number of its API key in the file
-    generation: Generation | None = None
-    abort_reason: AbortReason | None = None
+    facts: dict[str, Any] = field(default_factory=dict)  # about its texts, and why they were cut
     error: str | None = None
 
 
@@ -55,9 +49,9 @@ def write_line(line: dict[str, Any]) -> None:
 class AccessLog:
     """Around the whole application: counts and logs each answer, and answers 500 for an unexpected error."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, write: Write | None) -> None:
+    def __init__(self, app: ASGIApp, count: Callable[[str, int], None], write: Write | None) -> None:
         self._app = app
-        self._metrics = metrics
+        self._count = count
         self._write = write
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +76,7 @@ class AccessLog:
                 await send_error(noting, ApiError(500, "server: failed; its log says how", kind=SERVER))
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.respond(route, status)
+            self._count(route, status)
             if self._write is not None and scope["path"] != "/health":
                 self._write(_line(scope, entry, status, time.perf_counter() - began))
 
@@ -99,21 +93,7 @@ def _line(scope: Scope, entry: Entry, status: int, seconds: float) -> dict[str, 
         "status": status,
         "ms": round(seconds * 1e3, 1),
     }
-    if entry.generation is not None:
-        ends = [text.finished for text in entry.generation.texts if text.finished is not None]
-        line |= {
-            "model": entry.generation.served.id,
-            "stream": entry.generation.asked.stream,
-            "texts": len(entry.generation.texts),
-            **{name: value for name, value in entry.generation.usage().items() if isinstance(value, int)},
-            "reasons": sorted({end.reason for end in ends}),
-        }
-        if ends:
-            first = ends[0].statistics
-            line["waiting_ms"] = round(first.waiting_seconds * 1e3, 1)
-            line["prefill_ms"] = round(first.prefill_seconds * 1e3, 1)
-    if entry.abort_reason is not None:
-        line["cut"] = entry.abort_reason.value
+    line |= entry.facts
     if entry.error is not None:
         line["error"] = entry.error
     return line

@@ -44,15 +44,18 @@ class TextRoute:
                 watcher = asyncio.create_task(_watch(receive, flight))
                 try:
                     generation = await self._begin(flight, body, entry.owner)
-                    entry.generation = generation
                     flight.begin(generation.handles)
-                    await self._answer(generation, flight, send)
+                    try:
+                        await self._answer(generation, flight, send)
+                    finally:
+                        entry.facts |= generation.facts()
                 finally:
                     watcher.cancel()
             except (ClientDisconnected, ClientDisconnect):
-                entry.abort_reason = AbortReason.DISCONNECTED if flight.abort_reason is None else flight.abort_reason
+                entry.facts["cut"] = (flight.abort_reason or AbortReason.DISCONNECTED).value
             else:
-                entry.abort_reason = flight.abort_reason
+                if flight.abort_reason is not None:
+                    entry.facts["cut"] = flight.abort_reason.value
 
     async def _begin(self, flight: Flight, body: bytes, owner: str) -> Generation:
         """The request's texts, begun; raises ApiError."""

@@ -114,6 +114,21 @@ class Generation:
             "prompt_tokens_details": {"cached_tokens": sum(statistics.reused_tokens for statistics in firsts)},
         }
 
+    def facts(self) -> Object:
+        """What the access log says of the texts."""
+        ends = [text.finished for text in self.texts if text.finished is not None]
+        found: Object = {
+            "model": self.served.id,
+            "stream": self.asked.stream,
+            "texts": len(self.texts),
+            **{name: value for name, value in self.usage().items() if isinstance(value, int)},
+            "reasons": sorted({end.reason for end in ends}),
+        }
+        if ends:
+            found["waiting_ms"] = round(ends[0].statistics.waiting_seconds * 1e3, 1)
+            found["prefill_ms"] = round(ends[0].statistics.prefill_seconds * 1e3, 1)
+        return found
+
     def envelope(self, kind: str, choices: list[Object]) -> Object:
         """An object of the answer around `choices`."""
         return {
