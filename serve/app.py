@@ -17,11 +17,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mxspec.serve.access.hosts import Hosts
-from mxspec.serve.access.keys import Keys, new_salt
-from mxspec.serve.access.log import AccessLog, Write, write_line
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.hosts import Hosts
+from mxspec.serve.http.keys import Keys, new_salt
+from mxspec.serve.http.log import AccessLog, Write, write_line
 from mxspec.serve.http.respond import send_error
 from mxspec.serve.routes import chat, completions, ollama, responses, tokens
 from mxspec.serve.routes.exchange import TextRoute

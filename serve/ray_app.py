@@ -17,10 +17,10 @@ from starlette.types import ASGIApp
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.validation import first_problem
 from mxspec.runtime.settings import TypedControlTokens
-from mxspec.serve.access.keys import read_keys
 from mxspec.serve.app import Access, build_app
 from mxspec.serve.engines.models import models_of
 from mxspec.serve.engines.service import Service
+from mxspec.serve.http.keys import read_keys
 from mxspec.serve.http.limits import Limits
 
 SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"

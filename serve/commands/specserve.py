@@ -190,12 +190,12 @@ def specserve(
     curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
         -d '{"model": "my", "prompt": "Once upon a time"}'
     """
-    from mxspec.serve.access.hosts import is_loopback
-    from mxspec.serve.access.keys import kept_salt, new_salt, read_keys
-    from mxspec.serve.access.log import write_line
     from mxspec.serve.app import Access, build_app
     from mxspec.serve.engines.models import aliases_of, models_of
     from mxspec.serve.engines.service import Service
+    from mxspec.serve.http.hosts import is_loopback
+    from mxspec.serve.http.keys import kept_salt, new_salt, read_keys
+    from mxspec.serve.http.log import write_line
 
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(

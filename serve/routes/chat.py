@@ -10,12 +10,12 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
+from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
 from mxspec.serve.schema.chat import REFUSALS, ChatRequest, NamedTool

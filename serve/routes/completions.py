@@ -12,12 +12,12 @@ from mxspec.runtime.events import Token
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
-from mxspec.serve.access.keys import cache_key
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.scoring import Scores, score
 from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.errors import unsupported
+from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.schema.completion import REFUSALS, CompletionRequest
 from mxspec.serve.schema.fields import parse_body, refused

@@ -10,11 +10,11 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import GenerationError, MxspecError, UnavailableError
-from mxspec.serve.access.log import entry_of
 from mxspec.serve.engines.flight import AbortReason, ClientDisconnected, Flight
 from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.body import read_body
 from mxspec.serve.http.errors import SERVER, ApiError
+from mxspec.serve.http.log import entry_of
 from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.fields import refused
 from mxspec.serve.texts.generation import Generation

@@ -13,11 +13,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from mxspec.formats.errors import MxspecError
-from mxspec.serve.access.hosts import is_loopback
-from mxspec.serve.access.keys import read_keys
 from mxspec.serve.commands.specserve import listen
 from mxspec.serve.engines.models import aliases_of, models_of
 from mxspec.serve.engines.token_texts import TokenTexts
+from mxspec.serve.http.hosts import is_loopback
+from mxspec.serve.http.keys import read_keys
 from mxspec.serve.http.limits import Limits
 from mxspec.serve.texts.tools import CallReader, CallStyle
 

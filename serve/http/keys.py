@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import read_text
-from mxspec.serve.access.log import entry_of
 from mxspec.serve.http.errors import AUTHENTICATION, ApiError
+from mxspec.serve.http.log import entry_of
 from mxspec.serve.http.respond import send_error
 
 OPEN = ("/health", "/")  # open to requests without a key
