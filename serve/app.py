@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -22,7 +22,6 @@ from mxspec.serve.http.errors import ApiError
 from mxspec.serve.http.hosts import Hosts
 from mxspec.serve.http.keys import Keys, new_salt
 from mxspec.serve.http.log import AccessLog, Write, write_line
-from mxspec.serve.http.respond import send_error
 from mxspec.serve.routes import chat, completions, ollama, responses, tokens
 from mxspec.serve.routes.exchange import TextRoute
 from mxspec.serve.routes.page import page
@@ -111,29 +110,17 @@ class JsonOnly:
         of_browser = "origin" in headers or "sec-fetch-site" in headers
         kind = headers.get("content-type", "").partition(";")[0].strip(" \t").lower()
         if kind != "application/json" and (of_browser or not self._any_type):
-            await send_error(send, ApiError(415, "body: expected Content-Type: application/json"))
+            error = ApiError(415, "body: expected Content-Type: application/json")
+            await error.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _Error(error)
+    return error.response()
 
 
 async def _answer_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    return _Error(ApiError(error.status_code, message), dict(error.headers or {}))
-
-
-class _Error(JSONResponse):
-    """An error as a response."""
-
-    def __init__(self, error: ApiError, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(error.as_json(), error.status)
-        self._error = error
-        self._more = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_error(send, self._error, self._more)
+    return ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response(error.headers)

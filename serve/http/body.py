@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect
+from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from mxspec.serve.http.errors import ApiError
@@ -18,23 +18,16 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     said = Headers(scope=scope).get("content-length", "0")
     if said.isascii() and said.isdigit() and int(said) > limit:
         raise _too_long(limit)
-    pieces: list[bytes] = []
-    length, more = 0, True
+    body = bytearray()
     try:
         async with asyncio.timeout(limits.stall_seconds):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                piece = message.get("body", b"")
-                length += len(piece)
-                if length > limit:
+            async for piece in Request(scope, receive).stream():
+                body += piece
+                if len(body) > limit:
                     raise _too_long(limit)
-                pieces.append(piece)
-                more = message.get("more_body", False)
     except TimeoutError:
         raise ApiError(408, f"body: did not arrive within {limits.stall_seconds:g} s", code="timeout") from None
-    return b"".join(pieces)
+    return bytes(body)
 
 
 def _too_long(limit: int) -> ApiError:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.responses import JSONResponse
 
 INVALID, AUTHENTICATION, SERVER = "invalid_request_error", "authentication_error", "server_error"
 
@@ -31,6 +35,19 @@ class ApiError(Exception):
     def as_json(self) -> dict[str, Any]:
         """The error as the body of an answer, or as the last object of a stream."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self, more: Mapping[str, str] | None = None) -> JSONResponse:
+        """The error as an answer, with the headers that its status needs, and `more`."""
+        from starlette.responses import JSONResponse  # late: `specserve --help` needs no server
+
+        headers = dict(more or {})
+        if self.retry_after is not None:
+            headers["Retry-After"] = str(self.retry_after)
+        if self.status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if self.status in (408, 413, 503):
+            headers["Connection"] = "close"  # its body may not have been read
+        return JSONResponse(self.as_json(), self.status, headers)
 
 
 def unsupported(param: str, why: str) -> ApiError:

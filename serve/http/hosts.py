@@ -14,7 +14,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mxspec.serve.http.errors import ApiError
-from mxspec.serve.http.respond import send_error
 
 HOST = re.compile(r"(?:\[(?P<address>[^\]]*)\]|(?P<name>[^:\[\]]+))(?::\d*)?")  # RFC 9110, 7.2
 
@@ -36,7 +35,8 @@ class Hosts:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._allowed(scope):
-            await send_error(send, ApiError(403, "host: got a name that is not allowed (specserve --allow-host NAME)"))
+            error = ApiError(403, "host: got a name that is not allowed (specserve --allow-host NAME)")
+            await error.response()(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

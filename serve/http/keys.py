@@ -18,7 +18,6 @@ from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import read_text
 from mxspec.serve.http.errors import AUTHENTICATION, ApiError
 from mxspec.serve.http.log import entry_of
-from mxspec.serve.http.respond import send_error
 
 OPEN = ("/health", "/")  # open to requests without a key
 SALT_BYTES = 32
@@ -75,7 +74,8 @@ class Keys:
             number = self._number(scope)
             if number is None:
                 message = "key: got none that is known; send Authorization: Bearer KEY"
-                await send_error(send, ApiError(401, message, kind=AUTHENTICATION, code="invalid_api_key"))
+                error = ApiError(401, message, kind=AUTHENTICATION, code="invalid_api_key")
+                await error.response()(scope, receive, send)
                 return
             entry = entry_of(scope)
             entry.key, entry.owner = number + 1, self._owners[number]

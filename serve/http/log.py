@@ -15,7 +15,6 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mxspec.serve.http.errors import SERVER, ApiError
-from mxspec.serve.http.respond import send_error
 
 _KEY = "mxspec.entry"
 Write = Callable[[dict[str, Any]], None]
@@ -73,7 +72,8 @@ class AccessLog:
             entry.error = f"{type(error).__name__}: {error}"
             traceback.print_exc()
             if not status:
-                await send_error(noting, ApiError(500, "server: failed; its log says how", kind=SERVER))
+                failed = ApiError(500, "server: failed; its log says how", kind=SERVER)
+                await failed.response()(scope, receive, noting)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._count(route, status)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from mxspec.formats.errors import GenerationError, MxspecError, UnavailableError
 from mxspec.serve.engines.flight import AbortReason, ClientDisconnected, Flight
@@ -15,7 +16,6 @@ from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.body import read_body
 from mxspec.serve.http.errors import SERVER, ApiError
 from mxspec.serve.http.log import entry_of
-from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.fields import refused
 from mxspec.serve.texts.generation import Generation
 from mxspec.serve.texts.shapes import Object
@@ -23,10 +23,7 @@ from mxspec.serve.texts.shapes import Object
 Prepare = Callable[[Service, Flight, bytes, str], Prepared[Generation]]
 """From a request's body, and the prefix of its owner's cache keys, to what begins its texts; runs on a thread."""
 
-_STREAM_HEADERS = [
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # nginx would hold the stream back
-]
+_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # nginx would hold the stream back
 
 
 class TextRoute:
@@ -46,7 +43,7 @@ class TextRoute:
                     generation = await self._begin(flight, body, entry.owner)
                     flight.begin(generation.handles)
                     try:
-                        await self._answer(generation, flight, send)
+                        await self._answer(generation, flight, scope, receive, send)
                     finally:
                         entry.facts |= generation.facts()
                 finally:
@@ -66,7 +63,7 @@ class TextRoute:
         except MxspecError as error:
             raise refused(error, prepared.names) from None
 
-    async def _answer(self, generation: Generation, flight: Flight, send: Send) -> None:
+    async def _answer(self, generation: Generation, flight: Flight, scope: Scope, receive: Receive, send: Send) -> None:
         await generation.dialect.begin(flight)
         if generation.asked.stream:
             await self._send_stream(generation, flight, send)
@@ -74,20 +71,20 @@ class TextRoute:
         async for prompt, event in _events(generation, flight):
             generation.add(prompt, event, self._service.metrics)
         flight.raise_if_aborted()
-        await send_json(send, 200, generation.shape.whole(generation.whole()), _ignored(generation))
+        answer = JSONResponse(generation.shape.whole(generation.whole()), headers=_ignored(generation))
+        await answer(scope, receive, send)
 
     async def _send_stream(self, generation: Generation, flight: Flight, send: Send) -> None:
         """Send each chunk as it comes; abort the request of a client that reads no chunk for too long."""
-        stall = self._service.limits.stall_seconds
-        headers = [(b"content-type", generation.shape.content_type), *_STREAM_HEADERS, *_ignored(generation)]
+        headers = _STREAM_HEADERS | _ignored(generation)
+        stream = StreamingResponse(self._stream(generation, flight), 200, headers, generation.shape.content_type)
+
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self._service.limits.stall_seconds):
+                await send(message)
+
         try:
-            async with asyncio.timeout(stall):
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for data in self._stream(generation, flight):
-                async with asyncio.timeout(stall):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
-            async with asyncio.timeout(stall):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await stream.stream_response(send_in_time)
         except TimeoutError:
             flight.abort(AbortReason.STALLED)
             raise ClientDisconnected from None  # the server closes a connection whose answer is not whole
@@ -129,10 +126,10 @@ async def _events(generation: Generation, flight: Flight) -> AsyncIterator[Any]:
         raise ApiError(500, str(error), kind=SERVER) from error
 
 
-def _ignored(generation: Generation) -> list[tuple[bytes, bytes]]:
+def _ignored(generation: Generation) -> dict[str, str]:
     """A header that names the fields that were accepted and change nothing."""
     names = ", ".join(generation.asked.ignored)
-    return [(b"x-ignored-fields", names.encode())] if names else []
+    return {"X-Ignored-Fields": names} if names else {}
 
 
 async def _watch(receive: Receive, flight: Flight) -> None:

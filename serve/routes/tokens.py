@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.text.tokenizer import check_ids
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.body import read_body
-from mxspec.serve.http.respond import send_json
 from mxspec.serve.schema.chat import ChatRequest
 from mxspec.serve.schema.fields import parse_body, refused
 from mxspec.serve.schema.tokens import DetokenizeRequest, TokenizeRequest
@@ -29,7 +29,8 @@ class TokenRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._service.flight():
             body = await read_body(scope, receive, self._service.limits)
-            await send_json(send, 200, await self._service.prepare(lambda: self._answer(self._service, body)))
+            answer = await self._service.prepare(lambda: self._answer(self._service, body))
+            await JSONResponse(answer)(scope, receive, send)
 
 
 def tokenize(service: Service, body: bytes) -> dict[str, Any]:

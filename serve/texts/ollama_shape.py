@@ -14,7 +14,7 @@ from mxspec.serve.texts.shapes import Object, as_json
 class OllamaShape:
     """Lines of a chat, or of a text that is generated."""
 
-    content_type = b"application/x-ndjson"
+    content_type = "application/x-ndjson"
 
     def __init__(self, *, chat: bool) -> None:
         self._chat = chat

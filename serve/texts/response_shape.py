@@ -13,7 +13,7 @@ from mxspec.serve.texts.shapes import Object, as_json
 class ResponseShape:
     """A response, from the chunks or the whole of the chat that answers it; `echoed`: fields of the request."""
 
-    content_type = b"text/event-stream; charset=utf-8"
+    content_type = "text/event-stream; charset=utf-8"
 
     def __init__(self, echoed: Mapping[str, Any]) -> None:
         self._echoed = echoed

@@ -13,7 +13,7 @@ Object = dict[str, Any]
 class Shape(Protocol):
     """Turns the objects of a chat or completion into what is sent, in their order."""
 
-    content_type: bytes
+    content_type: str
 
     def whole(self, answer: Object) -> Object:
         """The body of a whole answer."""
@@ -31,7 +31,7 @@ class Shape(Protocol):
 class Chunks:
     """OpenAI's: each object is an event, and [DONE] is the end."""
 
-    content_type = b"text/event-stream; charset=utf-8"
+    content_type = "text/event-stream; charset=utf-8"
 
     def whole(self, answer: Object) -> Object:
         return answer
