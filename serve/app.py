@@ -23,9 +23,9 @@ from mxspec.serve.http.hosts import Hosts
 from mxspec.serve.http.keys import Keys, new_salt
 from mxspec.serve.http.log import AccessLog, Write, write_line
 from mxspec.serve.routes import chat, completions, ollama, responses, tokens
-from mxspec.serve.routes.exchange import TextRoute
 from mxspec.serve.routes.page import page
 from mxspec.serve.routes.reports import Reports
+from mxspec.serve.texts.exchange import TextRoute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from mxspec.formats.errors import MxspecError
+from pydantic import Field
+
+from mxspec.formats.errors import GenerationError, MxspecError
+from mxspec.formats.validation import Strict
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
@@ -18,14 +22,175 @@ from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count
 from mxspec.serve.routes.completions import finite, logprobs_of
-from mxspec.serve.schema.chat import REFUSALS, ChatRequest, NamedTool
-from mxspec.serve.schema.fields import parse_body, refused
+from mxspec.serve.routes.messages import Message
 from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finish_reason
+from mxspec.serve.texts.fields import TOP_LOGPROBS, GenerationRequest, parse_body, refused
 from mxspec.serve.texts.generation import Generation
-from mxspec.serve.texts.generic_tools import with_tools
-from mxspec.serve.texts.shapes import Chunks, Object, Shape
-from mxspec.serve.texts.tool_grammar import call_grammar
-from mxspec.serve.texts.tools import CallReader, CallStyle, call_style
+from mxspec.serve.texts.shape import Chunks, Object, Shape
+from mxspec.serve.texts.tools import CallReader, CallStyle, call_grammar, call_style, with_tools
+
+_NO_HEARING = "is not supported: the models here read and write text alone"
+
+REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "store": ((False,), "is not supported: nothing is kept after the answer"),
+    "modalities": ((["text"],), _NO_HEARING),
+    "audio": ((), _NO_HEARING),
+    "prediction": ((), "is not supported; mxspec.drafter: suffix guesses by the prompt"),
+    "moderation": ((), "is not supported"),
+    "web_search_options": ((), "is not supported: nothing is looked up"),
+    "service_tier": (("auto", "default"), "is not supported: there is one"),
+    "reasoning_effort": (("none",), "is not supported"),
+    "verbosity": (("medium",), "is not supported"),
+    "functions": (([],), "is not supported; give them as tools"),
+    "function_call": (("auto", "none"), "is not supported; give tool_choice"),
+    "prompt_cache_options": ((), "is not supported; what prompts share is reused by itself"),
+    "prompt_cache_retention": (("in_memory",), "is not supported: slots are kept in memory until they are needed"),
+}
+
+
+_TEMPLATE = {"template_variables": "chat_template_kwargs", "continued": "continue_final_message"}
+
+
+class Function(Strict):
+    """The function of a tool, with the JSON schema of its parameters."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """A tool that the model may call."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class Schema(Strict):
+    """A JSON schema by name; answers always keep to it, also with `strict` false."""
+
+    name: str
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema", default_factory=dict)]
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """The form of the answer: text, JSON, or JSON of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Schema | None = None
+
+
+class NamedFunction(Strict):
+    """The function that is to be called."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """OpenAI's `tool_choice` of one function."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(GenerationRequest):
+    """OpenAI's request, except for the fields in REFUSALS."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=TOP_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        limit = "max_tokens" if self.max_tokens is not None else "max_completion_tokens"
+        by_format = self.response_format is not None and self.response_format.type != "text"
+        grammar = {"grammar": "response_format"} if by_format else {}
+        return {**super().names, **grammar, "max_new_tokens": limit, "prompt": "messages", **_TEMPLATE}
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ApiError(
+                400,
+                "max_tokens: given with max_completion_tokens, its newer name; expected one of them",
+                param="max_tokens",
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise ApiError(400, "top_logprobs: given without logprobs", param="top_logprobs")
+        if self.tool_choice not in (None, "auto", "none") and not self.tools:
+            raise ApiError(400, "tool_choice: given without tools", param="tool_choice")
+        names = [tool.function.name for tool in self.tools or ()]
+        if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
+            known = f"expected one of the tools, {', '.join(names)}"
+            raise ApiError(400, f"tool_choice: got {self.tool_choice.function.name!r}, {known}", param="tool_choice")
+        if self.add_generation_prompt is not None and self.add_generation_prompt == self.continue_final_message:
+            raise ApiError(
+                400,
+                "add_generation_prompt: an answer begins either after the generation prompt, or with "
+                "continue_final_message in the last message",
+                param="add_generation_prompt",
+            )
+        grammars = [
+            name for name, given in (("regex", self.mxspec.regex), ("lark", self.mxspec.lark)) if given is not None
+        ]
+        wanted = self.response_format
+        if wanted is not None and wanted.type != "text" and grammars:
+            raise ApiError(400, f"response_format: given with mxspec.{grammars[0]}", param="response_format")
+        if wanted is not None and (wanted.type == "json_schema") != (wanted.json_schema is not None):
+            raise ApiError(
+                400,
+                "response_format.json_schema: "
+                + ("is missing" if wanted.json_schema is None else f"given with type {wanted.type}"),
+                param="response_format.json_schema",
+            )
+
+    def grammar(self) -> Grammar | None:
+        """The grammar that the answer has to keep to; raises GenerationError."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return self.mxspec.grammar()
+        if wanted.json_schema is None:
+            return Grammar.json_schema({"type": "object"})
+        return Grammar.json_schema(wanted.json_schema.schema_)
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The messages in the form that templates expect; raises GenerationError."""
+        chat = []
+        for number, message in enumerate(self.messages):
+            plain = message.model_dump(exclude_none=True)
+            if plain["role"] == "developer":
+                plain["role"] = "system"
+            for call in plain.get("tool_calls", ()):
+                call["function"]["arguments"] = _arguments(number, call["function"]["arguments"])
+            plain.setdefault("content", "")  # templates do not expect a reply without
+            chat.append(plain)
+        return chat
+
+
+def _arguments(number: int, text: str) -> dict[str, Any]:
+    """The arguments of a call as the object that templates expect; raises GenerationError."""
+    try:
+        found = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise GenerationError("messages", f"number {number} has tool_calls whose arguments are not a JSON object")
+    return found
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:

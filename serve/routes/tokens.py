@@ -3,18 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, model_validator
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.validation import Strict
 from mxspec.runtime.text.tokenizer import check_ids
 from mxspec.serve.engines.service import Service
 from mxspec.serve.http.body import read_body
-from mxspec.serve.schema.chat import ChatRequest
-from mxspec.serve.schema.fields import parse_body, refused
-from mxspec.serve.schema.tokens import DetokenizeRequest, TokenizeRequest
+from mxspec.serve.routes.chat import ChatRequest
+from mxspec.serve.routes.messages import Message
+from mxspec.serve.texts.fields import parse_body, refused
+
+
+class TokenizeRequest(Strict):
+    """The request for the tokens of a text, or of the messages of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    add_special_tokens: bool | None = None  # default: true for a text, false for a chat, whose template writes them
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Any:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("expected either a prompt or messages")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    """The request for the text of token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+
 
 Answer = Callable[[Service, bytes], dict[str, Any]]
 

@@ -15,9 +15,9 @@ from mxspec.runtime.trace.collect import Collector
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.models import Served
-from mxspec.serve.schema.fields import GenerationRequest
 from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
-from mxspec.serve.texts.shapes import Chunks, Object, Shape
+from mxspec.serve.texts.fields import GenerationRequest
+from mxspec.serve.texts.shape import Chunks, Object, Shape
 
 
 class Dialect(Protocol):

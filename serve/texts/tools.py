@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.text.chat import ChatTemplate
 
 CallStyle = Literal["hermes", "llama", "generic"]  # generic: as hermes, where the template says nothing of tools
@@ -112,3 +113,64 @@ def _call(text: str, key: str) -> dict[str, Any] | None:
         "type": "function",
         "function": {"name": found["name"], "arguments": json.dumps(arguments, ensure_ascii=False)},
     }
+
+
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def call_grammar(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, forced: bool, several: bool) -> Grammar:
+    """Calls of these functions, at least one if `forced`, else text before them or alone; one if not `several`."""
+    names = [f"call_{number}" for number in range(len(tools))]
+    key = "parameters" if style == "llama" else "arguments"
+    lines = [f"call: {' | '.join(names)}"]
+    for name, tool in zip(names, tools, strict=True):
+        before = f'{{"name": {json.dumps(tool["name"])}, "{key}": '
+        lines.append(f'{name}: {_quoted(before)} %json {json.dumps(_schema(tool))} "}}"')
+    if style == "llama":
+        start = "call" if forced else "call | TEXT"
+        lines.append("TEXT: /[^{\\s](.|\\n)*/")
+    else:
+        after = f"tagged: {_quoted(chr(10))} call {_quoted(chr(10) + CLOSE)}"
+        more = f"({_quoted(chr(10) + OPEN)} tagged)*" if several else ""
+        start = f"{_quoted(OPEN)} tagged {more}" if forced else f"TEXT | opened tagged {more}"
+        # The lexer does not go back: what ends with the tag is a token of its own, which ends at the first tag.
+        lines += [after, f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/", f"opened[lazy]: /(.|\\n)*{OPEN}/"]
+    return Grammar.lark("\n".join([f"start: {start}", *lines]))
+
+
+def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a function's arguments; what llguidance does not know of it holds for a strict one only."""
+    spaced = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}  # as models have seen calls
+    return {**(tool.get("parameters") or NOTHING), "x-guidance": {**spaced, "lenient": not tool.get("strict")}}
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+_INSTRUCTIONS = f"""You can call functions. These are their signatures:
+<tools>
+%s
+</tools>
+To call one, write its name and arguments as JSON between these tags:
+{OPEN}
+{{"name": "the name", "arguments": {{"an argument": "its value"}}}}
+{CLOSE}"""
+
+
+def with_tools(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """A chat that describes the tools, with its calls and their results as texts."""
+    described = _INSTRUCTIONS % "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    chat = [_as_text(message) for message in messages]
+    if chat[0]["role"] == "system":
+        return [{**chat[0], "content": f"{chat[0]['content']}\n\n{described}"}, *chat[1:]]
+    return [{"role": "system", "content": described}, *chat]
+
+
+def _as_text(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if message["role"] == "tool":
+        return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
+    if not message.get("tool_calls"):
+        return message
+    calls = [f"{OPEN}\n{json.dumps(call['function'], ensure_ascii=False)}\n{CLOSE}" for call in message["tool_calls"]]
+    return {"role": message["role"], "content": "\n".join(filter(None, [message.get("content"), *calls]))}

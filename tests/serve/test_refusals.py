@@ -16,10 +16,10 @@ from openai.types.chat import completion_create_params as chat_params
 from mxspec.formats.errors import ContextLengthError
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.text.chat import ChatTemplate
-from mxspec.serve.schema.chat import REFUSALS, ChatRequest
-from mxspec.serve.schema.completion import REFUSALS as COMPLETION_REFUSALS
-from mxspec.serve.schema.completion import CompletionRequest
-from mxspec.serve.schema.fields import OF_OTHERS
+from mxspec.serve.routes.chat import REFUSALS, ChatRequest
+from mxspec.serve.routes.completions import REFUSALS as COMPLETION_REFUSALS
+from mxspec.serve.routes.completions import CompletionRequest
+from mxspec.serve.texts.fields import OF_OTHERS
 
 from .conftest import Server, Serving
 

@@ -17,8 +17,8 @@ from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.settings import SETTINGS
 from mxspec.serve.commands.specbatch import specbatch
-from mxspec.serve.schema import chat, completion
-from mxspec.serve.schema.fields import OF_OPENAI, OF_OTHERS, Own, parse_body
+from mxspec.serve.routes import chat, completions
+from mxspec.serve.texts.fields import OF_OPENAI, OF_OTHERS, Own, parse_body
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = {"number": 0.5, "integer": 3, "bias": {"7": -1.5}}
@@ -52,7 +52,7 @@ def test_the_server_takes_each_at_one_place(name: str) -> None:
     said = {name: value} if name in OF_OPENAI else {"mxspec": {name: value}}
     bodies = {
         chat.ChatRequest: {"messages": [{"role": "user", "content": "hello"}]},
-        completion.CompletionRequest: {"prompt": "hello"},
+        completions.CompletionRequest: {"prompt": "hello"},
     }
     assert (name in OF_OPENAI) != (name in Own.model_fields)
     for model, body in bodies.items():

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.serve.texts.generic_tools import with_tools
-from mxspec.serve.texts.tool_grammar import call_grammar
-from mxspec.serve.texts.tools import CallReader, CallStyle
+from mxspec.serve.texts.tools import CallReader, CallStyle, call_grammar, with_tools
 from tests.runtime.grammars.test_grammar import EOS, TOKENIZERS
 
 from .conftest import Server

@@ -16,9 +16,9 @@ from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.http.body import read_body
 from mxspec.serve.http.errors import SERVER, ApiError
 from mxspec.serve.http.log import entry_of
-from mxspec.serve.schema.fields import refused
+from mxspec.serve.texts.fields import refused
 from mxspec.serve.texts.generation import Generation
-from mxspec.serve.texts.shapes import Object
+from mxspec.serve.texts.shape import Object
 
 Prepare = Callable[[Service, Flight, bytes, str], Prepared[Generation]]
 """From a request's body, and the prefix of its owner's cache keys, to what begins its texts; runs on a thread."""
