@@ -85,18 +85,11 @@ TABLES: dict[str, Table] = {
     "profile_avx2": Table(("avx2/profile_tinyllama",), (0, 1)),
     "llama_cpp_avx512vbmi": Table(("avx512vbmi/llama_cpp",)),
     "llama_cpp_smollm2_amx": Table(("amx/llama_cpp_smollm2",)),
-    "serving_avx512vbmi": Table(("avx512vbmi/llama_cpp_serving",)),
-    "serve_avx512vbmi": Table(("avx512vbmi/serve_grown",)),
-    "serve_grammars_avx512vbmi": Table(("avx512vbmi/serve_grammars",), (0, 1)),
-    "serve_load_avx512vbmi": Table(("avx512vbmi/serve_load",)),
     "batch_avx512vnni": Table(("avx512vnni/batch_tinyllama",)),
-    "head_avx512vbmi": Table(("avx512vbmi/head_qwen2_5_0_5b",)),
     "columns_avx512vbmi": Table(("avx512vbmi/columns_grown",)),
     "columns_smollm2_avx512vbmi": Table(("avx512vbmi/columns_smollm2",)),
     "columns_smollm2_head_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head",)),
-    "columns_smollm2_head_sampled_avx512vbmi": Table(("avx512vbmi/columns_smollm2_head_sampled",)),
     "other_tokenizer_smollm2": Table(("other_tokenizer_smollm2",)),
-    "other_tokenizer_demo": Table(("other_tokenizer_demo",)),
     "speculate_tinyllama_avx2": Table(("avx2/speculate_tinyllama",)),
 }
 PICTURES: dict[str, Picture] = {
