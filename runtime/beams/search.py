@@ -16,14 +16,14 @@ from mxspec.runtime.beams.step import Candidate, Hypotheses, Selected, continuat
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import Slot, Slots, Taken
+from mxspec.runtime.models.slots import Slot, Slots
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.beam_settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
-from mxspec.runtime.scheduling.tally import Tally, Timing
+from mxspec.runtime.scheduling.tally import Timing
 from mxspec.runtime.text.stream import TextStream
 
 Ended = tuple[Node, FinishReason]
@@ -31,7 +31,7 @@ Ended = tuple[Node, FinishReason]
 LEAVES = 1.3  # about this number of leaves of a trellis for each beam of the draft
 
 
-class Search:
+class Search(ScheduledText):
     """A search with N beams, which finds the N likeliest texts and answers with the n best.
 
     All events come at the end, because nothing is certain before; the best text comes first. Each live beam has a
@@ -51,12 +51,9 @@ class Search:
         stops: bool = False,
     ) -> None:
         """`stream` makes a TextStream for each answer; with `stops`, stop strings may end an answer."""
-        self.settings, self.beams = settings, beams
-        self.followers: list[ScheduledText] = []
-        self.cancelled = False
-        self.ended = False
-        self.tally = Tally(settings, beams=beams.count)
-        self.answers = beams.best
+        super().__init__(settings, outbox, beams.count)
+        self.beams = beams
+        self.slots_needed, self.answers = beams.count, beams.best
         self.root = Node.root(len(settings.prompt))
         self.live = [self.root]
         self.scores = [np.float32(0)]
@@ -76,13 +73,9 @@ class Search:
             shaped=settings.logprobs_of == "shaped",
             at_limit="max_new_tokens" if settings.max_new_tokens <= room else "context_end",
         )
-        self._slots: list[Slot] = []
         self._spares: list[Slot] = []
         self._stream = stream
-        self._outbox = outbox
-        # its part of a step: a piece of the prompt, or the next steps of the beams
-        self.scored = True
-        self._piece: list[int] = []
+        # its part of a step, if no piece of the prompt is read: the next steps of the beams
         self._width = PLAIN  # of the draft's search
         self._drafted = 0  # steps that the draft has guessed
         self._leaves: list[Leaf] = []
@@ -92,20 +85,8 @@ class Search:
     # --- its state ---
 
     @property
-    def slots_needed(self) -> int:
-        return self.beams.count
-
-    @property
-    def slots(self) -> list[Slot]:
-        return self._slots
-
-    @property
     def reading(self) -> bool:
         return self.steps == 0
-
-    @property
-    def unread(self) -> list[int]:
-        return self.settings.prompt[self._slots[0].target_length :]
 
     @property
     def drafts_at_once(self) -> bool:
@@ -113,12 +94,12 @@ class Search:
 
     @property
     def draft_lag(self) -> int:
-        return 0 if self._draft is None else self._draft.lag(self.live, self._slots[0])
+        return 0 if self._draft is None else self._draft.lag(self.live, self.slots[0])
 
     @property
     def _room(self) -> int:
         """Number of steps that can be drafted within both contexts and the length of the answer."""
-        if self._draft is None or self._slots[0].undraftable:
+        if self._draft is None or self.slots[0].undraftable:
             return 0
         draft = self._draft.session
         if len(self.settings.source) > draft.source_capacity:
@@ -158,7 +139,7 @@ class Search:
         self._begin_step(unread[:count], PLAIN, scored=count == len(unread))
 
     def _begin_step(self, piece: list[int], width: Width, *, scored: bool = True) -> None:
-        self._piece, self._width, self.scored = piece, width, scored
+        self.piece, self._width, self.scored = piece, width, scored
         self._drafted, self._leaves, self._places = 0, [], []
 
     def _width_with(self, spare: int) -> Width:
@@ -167,7 +148,7 @@ class Search:
         assert k != "auto", "a search drafts by explicit k only"
         wanted = self.beams.draft_beams or 2 * self.beams.count
         steps = min(k, self._room)
-        return Width(min(wanted, len(self._slots) + spare), steps) if steps else PLAIN
+        return Width(min(wanted, len(self.slots) + spare), steps) if steps else PLAIN
 
     @staticmethod
     def draft(
@@ -177,7 +158,7 @@ class Search:
         for search, count in reads:
             with FailsAlone(search):
                 assert search._draft is not None, "a search without a draft lets nothing be read"
-                search._draft.read(search.live, search._slots[0], count, search._usable())
+                search._draft.read(search.live, search.slots[0], count, search._usable())
         for search in texts:
             if search._width.steps and not search.ended:
                 with FailsAlone(search):
@@ -186,7 +167,7 @@ class Search:
 
     def _guess(self) -> None:
         assert self._draft is not None, "a search without a draft has a plain width"
-        levels = self._draft.guess(self.live, self.scores, self._slots[0], self._width, self.shaping, self._usable)
+        levels = self._draft.guess(self.live, self.scores, self.slots[0], self._width, self.shaping, self._usable)
         if levels:
             self._drafted = len(levels) - 1
             self._leaves = leaves(levels, len(self._usable()))
@@ -199,25 +180,22 @@ class Search:
                 if forks is not None:
                     forks.hold(slot.index, [])
         self._spares = [slot for slot in self._spares if slot.borrower is self]
-        return [slot.index for slot in (*self._slots, *self._spares)]
+        return [slot.index for slot in (*self.slots, *self._spares)]
 
     @property
     def planned(self) -> int:
         if not self._width.steps:
-            return len(self._piece or self.live)
+            return len(self.piece or self.live)
         return round(LEAVES * self._width.beams) * (self._width.steps + 1)
 
     @property
     def step_tokens(self) -> int:
-        return len(self._piece) + sum(len(place.tokens) for place in self._places)
-
-    def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
-        return []  # a search computes the masks of each beam itself
+        return len(self.piece) + sum(len(place.tokens) for place in self._places)
 
     def parts(self) -> list[Part]:
-        if self._piece:
-            slot = self._slots[0]
-            return [Part(slot.index, slot.target_length, self._piece, int(self.scored))]
+        if self.piece:
+            slot = self.slots[0]
+            return [Part(slot.index, slot.target_length, self.piece, int(self.scored))]
         if not self._leaves:
             self._leaves = [Leaf(node, [node]) for node in self.live]
         self._places = self._forks.place([(leaf.node, leaf.scored[0]) for leaf in self._leaves], self._usable())
@@ -225,11 +203,11 @@ class Search:
         return [Part(place.slot, place.past, place.tokens, len(leaf.scored)) for leaf, place in pairs]
 
     def was_read(self) -> None:
-        if not self._piece:
+        if not self.piece:
             return
-        self._slots[0].target_length += len(self._piece)
+        self.slots[0].target_length += len(self.piece)
         if self.scored:
-            self._forks.hold(self._slots[0].index, [self.root])
+            self._forks.hold(self.slots[0].index, [self.root])
             self._leaves = [Leaf(self.root, [self.root])]
 
     def verify(self, rows: Logits) -> None:
@@ -252,10 +230,6 @@ class Search:
 
     # --- its life ---
 
-    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
-        self._slots = [each.slot for each in taken]
-        self.tally.begin(began, taken[0])
-
     def finish(self, reason: FinishReason) -> None:
         """End early, with the best texts so far."""
         running = [
@@ -267,9 +241,9 @@ class Search:
 
     def fail(self, error: BaseException) -> None:
         self._end()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.rollback(0)  # the failed call may have written there
-        self._outbox.put(error)
+        self.outbox.put(error)
 
     # --- a step, and the end ---
 
@@ -312,9 +286,9 @@ class Search:
         self._end()
         for sample, (score, (node, reason)) in enumerate(found):
             try:
-                self._outbox.put(*self._events(sample, score, node, reason))
+                self.outbox.put(*self._events(sample, score, node, reason))
             except MxspecError as error:
-                self._outbox.put(error)
+                self.outbox.put(error)
                 return
 
     def _events(self, sample: int, score: float, node: Node, reason: FinishReason) -> list[Event]:
@@ -349,10 +323,10 @@ class Search:
         """Note the tokens in its slots, so that later texts can reuse their prefixes."""
         self.ended = True
         self.tally.ended = time.perf_counter()
-        for slot in self._slots:
+        for slot in self.slots:
             path = self._forks.path(slot.index)
             if not path:  # an unused slot, or the first one before the prompt was read to its end
-                slot.rollback(slot.target_length if slot is self._slots[0] else 0)
+                slot.rollback(slot.target_length if slot is self.slots[0] else 0)
                 continue
             slot.tokens = [*self.settings.prompt, *path[-1].tokens()]
             slot.target_length, slot.target_encoded = path[-1].length, True

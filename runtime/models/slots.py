@@ -47,6 +47,7 @@ class Slot:
     last_used: int = 0  # the number of the last taking; 0: never used
     borrower: object | None = None  # a running text that uses the slot while it is idle
     reserved: int = 0  # most tokens that the running text will have
+    reread: int = 0  # tokens that were read for another text, and are read again: windows have passed them
     _ids: Ids = field(default_factory=_no_ids, compare=False)  # the first of `_ids_of`, a list that only grows
     _ids_of: list[int] | None = field(default=None, compare=False)
 
@@ -78,23 +79,6 @@ class Slot:
         return 0 if self.draft_encoded else len(self.source)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A slot for a new text, and the beginning that it gets: `target` and `draft` tokens of `lender`.
-
-    `target_source` and `draft_source` are slots that hold what the encoders made of its source, if there are any.
-    `again` tokens beyond `target` were read for another text, but are read again: windows have passed them.
-    """
-
-    slot: Slot
-    lender: Slot
-    target: int
-    draft: int
-    target_source: Slot | None = None
-    draft_source: Slot | None = None
-    again: int = 0
-
-
 class Slots:
     """All slots of an engine, and the memory that their caches take in all its models: at most `limit` bytes, if any.
 
@@ -114,7 +98,7 @@ class Slots:
 
     def take(
         self, prompt: Sequence[int], cache_key: str, source: tuple[int, ...] = (), count: int = 1, most: int = 0
-    ) -> list[Taken] | None:
+    ) -> list[Slot] | None:
         """`count` slots for a text that begins with `prompt` under `source`, or None where fewer are idle.
 
         Also None where the text, which may have `most` tokens, does not fit beside running ones into the caches' memory
@@ -145,28 +129,37 @@ class Slots:
             slot = lender
         if not self._fits(most, count, source):
             return None
-        first = Taken(
-            slot,
-            lender,
-            length,
-            self.draft_length(lender, length),
-            _first(slot, [other for other in alike if other.target_encoded]),
-            _first(slot, [other for other in alike if other.draft_encoded]),
-            max(read.values()) - length,
-        )
+        lengths, reread = (length, self.draft_length(lender, length)), max(read.values()) - length
+        encoded = [other for other in alike if other.target_encoded], [other for other in alike if other.draft_encoded]
+        sources = [slot if slot in held else next(iter(held), None) for held in encoded]
         others = sorted((other for other in idle if other is not slot), key=lambda other: other.last_used)
-        taken = [first, *(Taken(other, other, 0, 0) for other in others[: count - 1])]
+        taken = [slot, *others[: count - 1]]
         self._make_room(taken, lender, most, source)
-        for each in taken:
+        for one in taken:  # the first copies its prefix before the slot that holds it is reused
             self._takings += 1
-            one = each.slot
-            one.reserved = most
-            one.running, one.last_used, one.cache_key = True, self._takings, cache_key
-            one.source, one.undraftable = source, False
-            one.target_encoded, one.draft_encoded = each.target_source is not None, each.draft_source is not None
-            one.target_length, one.draft_length = each.target, each.draft
-            one.tokens, one.borrower = list(prompt), None
+            one.tokens, one.cache_key, one.source = list(prompt), cache_key, source
+            one.running, one.last_used, one.borrower = True, self._takings, None
+            one.reserved, one.reread, one.undraftable = most, reread, False
+            one.target_length, one.draft_length = lengths
+            one.target_encoded, one.draft_encoded = (held is not None for held in sources)
+            for session, held_length, held_source in zip(self._sessions, lengths, sources, strict=False):
+                self._hand_over(session, one, lender, held_length, held_source)
+            lengths, sources, reread = (0, 0), [None, None], 0  # the others begin with nothing
         return taken
+
+    def _hand_over(self, session: Session, slot: Slot, lender: Slot, length: int, source: Slot | None) -> None:
+        """Copy the prefix and the source from other slots, or free the memory of the slot's older text."""
+        if source is not None and source is not slot:
+            session.copy_source(source.index, slot.index)
+        elif source is None and slot.source:
+            session.release_source(slot.index)
+        if length == 0:
+            session.release(slot.index)
+            return
+        if self.limit is not None:
+            session.release(slot.index, length if lender is slot else 0)
+        if lender is not slot:
+            session.copy_prefix(lender.index, slot.index, length)
 
     def draft_length(self, slot: Slot, length: int) -> int:
         """Of the first `length` tokens of a slot's text, those that the draft has read and can go on after."""
@@ -198,11 +191,11 @@ class Slots:
         kept = 0 if beside is None else self._held_by(beside)
         return self._reserved() + count * self.bytes_of(most, source) + kept <= self.limit
 
-    def _make_room(self, taken: Sequence[Taken], lender: Slot, most: int, source: tuple[int, ...]) -> None:
+    def _make_room(self, taken: Sequence[Slot], lender: Slot, most: int, source: tuple[int, ...]) -> None:
         """Drop the content of idle slots, those not used for longest first, until a new text fits; the lender last."""
         if self.limit is None:
             return
-        chosen = {each.slot.index for each in taken}
+        chosen = {slot.index for slot in taken}
         idle = [slot for slot in self._slots if not slot.running and slot.index not in chosen and self._held_by(slot)]
         idle.sort(key=lambda slot: (slot is lender, slot.last_used))
         left = self.limit - self._reserved() - len(taken) * self.bytes_of(most, source)
@@ -281,11 +274,6 @@ def _shared(slot: Slot, wanted: Ids, cache_key: str, source: tuple[int, ...]) ->
     if not slot.target_length or slot.cache_key != cache_key or slot.source != source:
         return 0
     return common_prefix(slot.read_ids(), wanted)
-
-
-def _first(wanted: Slot, slots: Sequence[Slot]) -> Slot | None:
-    """The wanted slot if it is among `slots`, else the first of them, if any."""
-    return wanted if wanted in slots else next(iter(slots), None)
 
 
 def common_prefix(first: Sequence[int] | Ids, second: Sequence[int] | Ids) -> int:

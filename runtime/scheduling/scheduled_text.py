@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
 from mxspec.runtime.events import Event, FinishReason
 from mxspec.runtime.models.part import Part
-from mxspec.runtime.models.slots import Slot, Slots, Taken
+from mxspec.runtime.models.slots import Slot, Slots
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
@@ -22,64 +23,77 @@ class Outbox(Protocol):
     def put(self, *events: Event | BaseException) -> None: ...
 
 
-class ScheduledText(Protocol):
-    """A text from its admission to its end, in one or several slots; each kind of text is a class."""
+class ScheduledText(ABC):
+    """A text from its admission to its end, in one or several slots; each kind of text is a class.
 
-    settings: ChosenSettings
-    followers: list[ScheduledText]  # samples of the same prompt, which wait until it has been read
-    cancelled: bool
-    tally: Tally
-    scored: bool  # whether logits are wanted in the step: False for a piece of a prompt that is not its last
+    A step takes it through `plan` or `plan_piece`, `draft`, `parts`, `was_read`, `verify` and `emit`, in this order.
+    """
 
-    @property
-    def slots_needed(self) -> int:
-        """Number of slots that the text holds from admission to end."""
+    slots_needed = 1  # from admission to end
+    answers = 1  # in its events
 
-    @property
-    def slots(self) -> Sequence[Slot]:
-        """Its slots; empty before admission."""
-
-    @property
-    def ended(self) -> bool: ...
-
-    @property
-    def reading(self) -> bool:
-        """Whether its prompt has not been read to the end."""
+    def __init__(self, settings: ChosenSettings, outbox: Outbox, beams: int = 1) -> None:
+        self.settings = settings
+        self.tokens = list(settings.prompt)
+        self.tally = Tally(settings, beams=beams)
+        self.followers: list[ScheduledText] = []  # samples of the same prompt, which wait until it has been read
+        self.cancelled = False  # set by any thread
+        self.ended = False
+        self.slots: list[Slot] = []  # empty before admission
+        self.outbox = outbox
+        # its part of a step
+        self.scored = True  # whether logits are wanted: not of a piece of a prompt that is not its last
+        self.piece: list[int] = []  # tokens that the target reads before any guess
 
     @property
     def unread(self) -> list[int]:
         """Tokens that the target has not read in the first slot; during reading, the rest of the prompt."""
+        return self.tokens[self.slots[0].target_length :]
 
     @property
+    @abstractmethod
+    def reading(self) -> bool:
+        """Whether its prompt has not been read to the end."""
+
+    @property
+    @abstractmethod
     def drafts_at_once(self) -> bool:
         """Whether the draft must have read the prompt when the target has."""
 
     @property
+    @abstractmethod
     def draft_lag(self) -> int:
         """Number of tokens that the draft must read before it can guess."""
 
-    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
+    def start(self, slots: list[Slot], began: float, load: KByLoad) -> None:
         """Begin in these slots; the first may hold a prefix of the prompt."""
+        self.slots = slots
+        self.tally.begin(began, slots[0])
 
+    @abstractmethod
     def finish(self, reason: FinishReason) -> None:
         """End the text and free its slots."""
 
+    @abstractmethod
     def fail(self, error: BaseException) -> None:
         """End the text with an error, which its reader gets."""
 
     # --- its part of a step ---
 
     @staticmethod
+    @abstractmethod
     def plan(texts: Sequence[Any], load: KByLoad, slots: Slots) -> tuple[Sequence[Any], Sequence[Any]]:
         """Plan a round of texts of this class whose prompts were read.
 
         Returns those that go on, and those among them that wait for their draft to read.
         """
 
+    @abstractmethod
     def plan_piece(self, count: int) -> None:
         """Plan to read the next `count` tokens of the prompt."""
 
     @staticmethod
+    @abstractmethod
     def draft(
         reads: Sequence[tuple[Any, int]], texts: Sequence[Any], load: KByLoad, scored: int
     ) -> list[tuple[str, int, float]]:
@@ -89,25 +103,32 @@ class ScheduledText(Protocol):
         """
 
     @property
+    @abstractmethod
     def planned(self) -> int:
         """The approximate number of tokens that the step will add to the target's call."""
 
     @property
+    @abstractmethod
     def step_tokens(self) -> int:
         """Number of tokens that the step adds to the target's call."""
 
+    @abstractmethod
     def parts(self) -> list[Part]:
         """What the step adds to the target's call, each part in its own slot."""
 
+    @abstractmethod
     def was_read(self) -> None:
         """Note that the target has read the parts."""
 
     def look_aheads(self) -> list[tuple[Shaper, list[int]]]:
         """The look-aheads whose masks verification needs; masks are computed for all texts of a step together."""
+        return []
 
+    @abstractmethod
     def verify(self, rows: Logits) -> None:
         """Decide what is kept, by the rows of the parts, float32[rows, vocab]."""
 
+    @abstractmethod
     def emit(self, rows: Logits, timing: Timing, load: KByLoad) -> None:
         """Hand out the tokens that are kept, and the figures of the round."""
 

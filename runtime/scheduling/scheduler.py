@@ -17,7 +17,7 @@ from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.read_beginning import ReadBeginning
 from mxspec.runtime.models.session import Session
-from mxspec.runtime.models.slots import Slots, Taken
+from mxspec.runtime.models.slots import Slots
 from mxspec.runtime.policy.choose_k import KByLoad, StepCost
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
@@ -137,8 +137,6 @@ class Scheduler:
             if taken is None:
                 return
             self._waiting.popleft()
-            for each in taken:  # the first text copies its prefix before the slot that holds it is reused
-                self._hand_over(each)
             self._running.append(text)
             with FailsAlone(text):
                 text.start(taken, now, self.load)
@@ -183,7 +181,7 @@ class Scheduler:
         taken = self.slots.take(after, beginning.cache_key, most=len(tokens))
         if taken is None:
             raise MxspecError("no slot is idle, or the cache memory is too small")
-        slot = taken[0].slot
+        (slot,) = taken
         try:
             self.slots.release(slot)
             self._target.put_rows(slot.index, beginning.target, len(tokens))
@@ -196,27 +194,6 @@ class Scheduler:
             slot.tokens, slot.target_length, slot.draft_length = list(tokens), len(tokens), beginning.draft_length
         finally:
             self.slots.free(slot)
-
-    def _hand_over(self, taken: Taken) -> None:
-        """Copy the prefix and the source from other slots, or free the memory of the slot's older text."""
-        slot = taken.slot.index
-        for session, length, source in (
-            (self._target, taken.target, taken.target_source),
-            (self._draft, taken.draft, taken.draft_source),
-        ):
-            if session is None:
-                continue
-            if taken.slot.source and source is None:
-                session.release_source(slot)
-            elif source is not None and source is not taken.slot:
-                session.copy_source(source.index, slot)
-            if length == 0:
-                session.release(slot)
-                continue
-            if self.slots.limit is not None:
-                session.release(slot, length if taken.lender is taken.slot else 0)
-            if taken.lender is not taken.slot:
-                session.copy_prefix(taken.lender.index, slot, length)
 
     def _drop_ended(self) -> None:
         """Drop every text that has ended: waiting ones, too, which no step ends, but a cancellation does."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mxspec.runtime.events import Round, Statistics
-from mxspec.runtime.models.slots import Taken
+from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.round_trace import RoundTrace
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 
@@ -69,11 +69,11 @@ class Tally:
     rounds: list[Round] = field(default_factory=list)
     origins: Counter[str] = field(default_factory=Counter)
 
-    def begin(self, began: float, place: Taken) -> None:
+    def begin(self, began: float, slot: Slot) -> None:
         """The text has a slot, which holds some of its source and prompt."""
         self.began = began
-        self.reused_tokens = len(self.settings.source) - place.slot.target_unencoded + place.target
-        self.reread_tokens = place.again
+        self.reused_tokens = len(self.settings.source) - slot.target_unencoded + slot.target_length
+        self.reread_tokens = slot.reread
 
     def add(self, done: Round) -> None:
         """Count a round that has just ended."""

@@ -1,7 +1,4 @@
-"""A text from its admission to its end: its tokens, slot and settings, its part of each step, and what a round gives.
-
-A step takes it through `plan` or `plan_piece`, `draft`, `parts`, `was_read`, `verify` and `emit`, in this order.
-"""
+"""A text with one continuation: its tokens and slot, its part of each step, and what a round gives."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from mxspec.runtime.drafters.drafter import Proposal, Wanted
 from mxspec.runtime.drafters.isolated import IsolatedDrafter
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Token
 from mxspec.runtime.models.part import Part
-from mxspec.runtime.models.slots import Slot, Slots, Taken
+from mxspec.runtime.models.slots import Slot, Slots
 from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
 from mxspec.runtime.policy.choose_k import KByLoad, Load
 from mxspec.runtime.policy.shares import Share
@@ -29,7 +26,7 @@ from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduled_text import FailsAlone, Outbox, ScheduledText
-from mxspec.runtime.scheduling.tally import Tally, Timing
+from mxspec.runtime.scheduling.tally import Timing
 from mxspec.runtime.scheduling.tracer import Tracer, why_k
 from mxspec.runtime.text.stream import TextStream
 from mxspec.runtime.verifiers.verify import Scored, Verdict, verify_greedy
@@ -38,7 +35,7 @@ READY_LAG = 16  # tokens that the draft may read in the first call of a round; m
 MEASURE_EVERY = 8  # rounds: comparing two distributions takes as long as drawing from one
 
 
-class Text:
+class Text(ScheduledText):
     """A text with one continuation; after its first round, the target has read all its tokens but the last."""
 
     def __init__(
@@ -50,27 +47,17 @@ class Text:
         capacity: int,
         sample: int = 0,
     ) -> None:
-        self.settings = settings
+        super().__init__(settings, outbox)
         self.sample = sample
-        self.answers = 1  # number of answers in its events
-        self.tokens = list(settings.prompt)
         self.shaper = shaper
-        self.tally = Tally(settings)
         self.acceptance = Share()
-        self.followers: list[ScheduledText] = []  # samples of the same prompt, which wait until it has been read
-        self.cancelled = False  # set by any thread
-        self.ended = False
-        self._slot: Slot | None = None
         self.drafter = IsolatedDrafter(settings.drafter)
         self._begun = False  # the drafter has begun the text, and remembers it
         self._memory: Any = None
         self._tracer = Tracer() if settings.traced else None
         self._capacity = capacity
         self._stream = stream
-        self._outbox = outbox
         # its part of a step
-        self.scored = True
-        self._piece: list[int] = []  # tokens that the target reads before the proposal
         self._k = 0  # tokens to draft, besides those that the grammar forces
         self._forced = 0  # tokens of the proposal that the grammar forces
         self._proposal = Proposal()
@@ -80,17 +67,8 @@ class Text:
     # --- its state ---
 
     @property
-    def slots_needed(self) -> int:
-        return 1
-
-    @property
-    def slots(self) -> list[Slot]:
-        return [] if self._slot is None else [self._slot]
-
-    @property
     def slot(self) -> Slot:
-        assert self._slot is not None, "a text has a slot from its admission on"
-        return self._slot
+        return self.slots[0]
 
     @property
     def emitted(self) -> int:
@@ -98,13 +76,7 @@ class Text:
 
     @property
     def reading(self) -> bool:
-        """Whether its prompt has not been read to the end."""
         return self.emitted == 0
-
-    @property
-    def unread(self) -> list[int]:
-        """The tokens that the target has not read: the rest of the prompt, later the last token."""
-        return self.tokens[self.slot.target_length :]
 
     @property
     def _chooses_k(self) -> bool:
@@ -118,13 +90,12 @@ class Text:
 
     @property
     def draft_lag(self) -> int:
-        """Number of tokens that the draft must read before it can guess."""
         return self.drafter.lag(self.tokens, self.slot)
 
     @property
     def _room(self) -> int:
         """Number of tokens that can be drafted within both contexts and the length of the answer."""
-        if self.settings.k == 0 or (self._slot is not None and self._slot.undraftable):
+        if self.settings.k == 0 or (self.slots and self.slot.undraftable):
             return 0
         length = len(self.tokens)
         wanted = self.settings.max_new_tokens - self.emitted - 1
@@ -169,7 +140,6 @@ class Text:
         return waits
 
     def plan_piece(self, count: int) -> None:
-        """Plan to read the next `count` tokens of the prompt."""
         unread = self.unread
         self._begin_step(unread[:count], Proposal(), scored=count == len(unread))
         self._k = 0
@@ -177,7 +147,7 @@ class Text:
     def _begin_step(self, piece: list[int], proposal: Proposal, *, scored: bool = True) -> None:
         seed = self.settings.sampling.seed
         assert seed is not None, "Sampling.seeded() comes before the first token"
-        self._piece, self._proposal, self.scored = piece, proposal, scored
+        self.piece, self._proposal, self.scored = piece, proposal, scored
         self._forced = len(proposal.tokens)
         self._draws = Draws(seed, self.sample, len(self.tokens), fresh=self.settings.verifier.fresh)
 
@@ -228,11 +198,11 @@ class Text:
 
     @property
     def step_tokens(self) -> int:
-        return len(self._piece) + len(self._proposal.tokens)
+        return len(self.piece) + len(self._proposal.tokens)
 
     def parts(self) -> list[Part]:
         rows = len(self._proposal.tokens) + 1 if self.scored else 0
-        return [Part(self.slot.index, self.slot.target_length, self._piece + self._proposal.tokens, rows)]
+        return [Part(self.slot.index, self.slot.target_length, self.piece + self._proposal.tokens, rows)]
 
     def was_read(self) -> None:
         self.slot.target_length += self.step_tokens
@@ -294,7 +264,7 @@ class Text:
         )
         first = not self.tally.rounds
         self.tally.add(done)
-        self._outbox.put(*events, done)
+        self.outbox.put(*events, done)
         if not first:
             self.acceptance.observe_round(done)
             self.drafter.observe(self._memory, done)
@@ -305,18 +275,14 @@ class Text:
 
     # --- its life ---
 
-    def start(self, taken: Sequence[Taken], began: float, load: KByLoad) -> None:
-        """Begin in the slot."""
-        (place,) = taken
+    def start(self, slots: list[Slot], began: float, load: KByLoad) -> None:
+        super().start(slots, began, load)
+        self.slot.tokens = self.tokens
         self.acceptance = Share.like(load.pair[self.drafter.name])
-        self._slot = place.slot
-        self._slot.tokens = self.tokens
-        self.tally.begin(began, place)
         self._memory = self.drafter.begin(self.tokens, self.settings.cache_key, self.settings.source)
         self._begun = True
 
     def finish(self, reason: FinishReason) -> None:
-        """End the text and free its slot."""
         try:
             tail = "" if reason == "stop" else self._stream.finish()
             self._end()
@@ -326,15 +292,14 @@ class Text:
         found = self._stream.stop is not None  # perhaps in the text that was held back until now
         if found and reason != "cancelled":
             reason = "stop"
-        self._outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
+        self.outbox.put(Finished(reason, self.tally.statistics(), tail, self.sample))
 
     def fail(self, error: BaseException) -> None:
-        """End the text with an error, which its reader gets."""
         with suppress(MxspecError):  # an error of the drafter is dropped: the first error is reported
             self._end()
-        if self._slot is not None:
-            self._slot.rollback(len(self.tokens) - 1)  # drafts are not part of the text
-        self._outbox.put(error)
+        if self.slots:
+            self.slot.rollback(len(self.tokens) - 1)  # drafts are not part of the text
+        self.outbox.put(error)
 
     def _end(self) -> None:
         self.ended = True

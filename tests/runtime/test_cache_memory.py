@@ -96,19 +96,24 @@ def test_slots_drop_what_was_not_used_for_longest_and_the_lender_last() -> None:
         def release(self, slot: int, first: int = 0) -> None:
             released.append(slot)
 
+        def copy_prefix(self, source: int, destination: int, length: int) -> None:
+            copied.append((source, destination, length))
+
     released: list[int] = []
+    copied: list[tuple[int, int, int]] = []
     slots = Slots(4, [Toy()], limit=100)  # type: ignore[list-item]
     for number, length in enumerate((30, 30, 30)):
         (taken,) = slots.take([number] * length, "", most=length) or pytest.fail("there is room")
-        taken.slot.target_length = length
-        slots.free(taken.slot)
+        taken.target_length = length
+        slots.free(taken)
     assert slots.cache_bytes == 90
+    released.clear()
     (taken,) = slots.take([0] * 25, "", most=40) or pytest.fail("there is room")
-    assert (taken.lender.index, taken.target, taken.slot.index) == (0, 24, 3)
-    assert released == [1]  # slot 0 lends its beginning
+    assert (copied, taken.target_length, taken.index) == ([(0, 3, 24)], 24, 3)
+    assert released == [1, 3]  # slot 0 lends its beginning
     assert slots.take([5], "", most=61) is None
     (other,) = slots.take([5], "", most=60) or pytest.fail("there is room")
-    assert (other.slot.index, released) == (0, [1, 2])
+    assert (other.index, released) == (0, [1, 3, 2, 0])
     assert slots.cache_bytes <= 100
 
 
