@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _PAGE = 4096  # tensors begin at multiples of it in a weights file, so that ONNX Runtime maps them
+_PRODUCTS = {("PackedMatMul", 1): "", ("PackedExperts", 3): "", ("PackedExperts", 4): "down_"}
+"""What the names of a matrix's attributes begin with, by its operator and input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +127,12 @@ def _repack_matrix(graph: ir.Model, matrix: TensorEntry, wanted: RepackSettings,
     packed = ir.Value(name=f"{matrix.name}.packed", shape=shape, type=ir.TensorType(dtype), const_value=value)
     graph.graph.initializers.add(packed)
     for node, index in before.uses():
-        product = node.op_type == "PackedMatMul"
-        if product or lookups:
+        prefix = _PRODUCTS.get((node.op_type, index))
+        if prefix is not None or lookups:
             node.replace_input_with(index, packed)
-            node.attributes["format"] = ir.AttrString("format", wanted.weight_format)
-        if product and wanted.activations != "int16":
-            node.attributes["activations"] = ir.AttrString("activations", wanted.activations)
+            node.attributes.add(ir.AttrString(f"{prefix or ''}format", wanted.weight_format))
+        if prefix is not None and wanted.activations != "int16":
+            node.attributes.add(ir.AttrString(f"{prefix}activations", wanted.activations))
     for matrix_value in (before, packed):
         if not matrix_value.uses():
             del graph.graph.initializers[str(matrix_value.name)]

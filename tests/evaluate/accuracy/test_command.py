@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from scipy.special import log_softmax
 from tokenizers import Tokenizer, processors
+from transformers import OlmoeConfig, OlmoeForCausalLM
 
 from mxspec import Engine
 from mxspec.evaluate.accuracy.judge import bar_of
@@ -24,6 +26,7 @@ from mxspec.evaluate.speccheck import main
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, TOKENIZER, BudgetEntry
 from mxspec.runtime.models.reader import Reader
+from tests.conftest import CONTEXT, EOS, VOCAB, compile_pair, make_byte_tokenizer
 
 HELD_OUT = Path(selectors.__file__)  # one of the files that the demo was not trained on: recipes/demo/held_out.txt
 DEMO = Path(__file__).parents[3] / "recipes" / "demo"
@@ -221,6 +224,22 @@ def test_the_target_in_its_own_format_is_the_target(demo_with_baseline: Path) ->
     assert (rows["format"], rows["activations"]) == ("mxfp6_e2m3", "int8")
     assert rows["mean_kl_divergence"] > same["mean_kl_divergence"] > larger["mean_kl_divergence"] > 0
     assert (fp16["ratio"], fp16["mean_kl_divergence"]) == (1, 0)
+
+
+def test_the_experts_of_a_mixture_are_packed_too(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": CONTEXT, "vocab_size": VOCAB}
+    torch.manual_seed(0)
+    config = OlmoeConfig(**sizes, **experts, eos_token_id=EOS, tie_word_embeddings=True, initializer_range=0.3)
+    model = OlmoeForCausalLM(config)
+    model.half().save_pretrained(tmp_path / "mixture")
+    make_byte_tokenizer().save(str(tmp_path / "mixture" / TOKENIZER))
+    bundle = compile_pair(tmp_path, tmp_path / "mixture", tmp_path / "mixture", with_baseline=True, rounding="nearest")
+    options = ("--format", "mxfp6_e3m2", "--format", "mxfp4_e2m1")
+    got = found(accuracy(bundle, "--json", "--max-ratio", "1000", *options, *FEW))
+    same, smaller = got["beside"]
+    assert same == {name: got[name] for name in same}
+    assert smaller["mean_kl_divergence"] > same["mean_kl_divergence"] > 0
 
 
 def test_transformers_is_the_referee(demo_with_baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
