@@ -17,8 +17,7 @@ import click
 
 from mxspec.evaluate.accuracy.command import checkpoint_recipe
 from mxspec.evaluate.options import Run, record_options
-from mxspec.evaluate.result import Result
-from mxspec.evaluate.sheet import Sheet
+from mxspec.evaluate.result import Result, Sheet
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError, needs
 from mxspec.formats.manifest import BLURS, BlurName, ModelEntry, ModelName

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,14 +15,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from mxspec.evaluate.finish import report
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.record import write_record
+from mxspec.evaluate.render import renderables
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
-from mxspec.runtime.cli.command import report_console
+from mxspec.runtime.cli.command import print_json, report_console
+
+Progress = Callable[[str], object]
+"""Called with the name of the step that begins."""
 
 Count = Callable[[str, int, int], None]
 """Called with what is done, how much of it is, and of how much."""
+
+
+def silent(step: str) -> None:
+    """No progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,16 @@ class Run:
 
     def finish(self, result: Result) -> None:
         """Write the record, and print the result."""
-        report(result, self.json_output, self.record)
+        found = json.loads(result.model_dump_json())  # null for values that are not finite
+        if self.record is not None:
+            write_record(self.record, result.kind, found)
+        if self.json_output:
+            print_json(found)
+            return
+        console = report_console()
+        for sheet in result.sheets():
+            for part in renderables(sheet, console.width):
+                console.print(part)
 
 
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:

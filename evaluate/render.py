@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mxspec.evaluate.sheet import Sheet
+from mxspec.evaluate.result import Sheet
 
 BORDERS = 3  # a column is this much wider than its text: a space on each side, and a line
 

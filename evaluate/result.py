@@ -1,13 +1,100 @@
-"""The result of a measurement or a check: a frozen value that prints as tables, and is stored as JSON."""
+"""The result of a measurement or a check: a frozen value, stored as JSON, whose sheets are its tables.
+
+A sheet is a table before it is rendered: the terminal and the documents show the same sheets.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from mxspec.evaluate.sheet import Sheet
+from mxspec.formats.errors import MxspecError
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median, and half of the interquartile range of the trials."""
+
+    median: float
+    half: float
+
+    @classmethod
+    def of(cls, median: float, quartiles: tuple[float, float]) -> Spread:
+        return cls(median, (quartiles[1] - quartiles[0]) / 2)
+
+
+Cell = str | float | Spread | None
+"""None is a cell without a value."""
+
+SPREAD = "± is half of what the middle half of the trials spans."
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A header, the format() of the numbers below it, and their factor, such as 1e3 for ms."""
+
+    header: str
+    form: str = ""
+    unit: float = 1
+
+    def text(self, cell: Cell) -> str:
+        """The text of a cell in this column."""
+        if isinstance(cell, Spread):
+            return f"{self.text(cell.median)} ± {self.text(cell.half)}"
+        if cell is None or isinstance(cell, str):
+            return cell or ""
+        if not math.isfinite(cell):
+            return "not finite"
+        return f"{cell * self.unit if self.unit != 1 else cell:{self.form}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """Rows of cells; the first `keys` columns name what a row is about."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+    keys: int = 1
+
+    @classmethod
+    def of_figures(cls, title: str, figures: Sequence[tuple[str, str | None]], notes: Sequence[str] = ()) -> Sheet:
+        """A sheet of single figures with their names; figures that are None are left out."""
+        rows = tuple((name, value) for name, value in figures if value is not None)
+        return cls(title, (Column("measure"), Column("value")), rows, tuple(notes))
+
+    @property
+    def headers(self) -> list[str]:
+        """The headers of columns that have a value in at least one row."""
+        return [self.columns[number].header for number in self._filled]
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """The text of each row's cells, in the order of `headers`."""
+        return [[self.columns[number].text(row[number]) for number in self._filled] for row in self.rows]
+
+    @property
+    def _filled(self) -> list[int]:
+        return [
+            number
+            for number in range(len(self.columns))
+            if number < self.keys or any(row[number] not in (None, "") for row in self.rows)
+        ]
+
+
+def joined(sheets: Sequence[Sheet]) -> Sheet:
+    """Join sheets of the same columns, one below another. Raises MxspecError if their columns differ."""
+    first = sheets[0]
+    for sheet in sheets:
+        if sheet.columns != first.columns:
+            raise MxspecError(f"{sheet.title}: its columns are not those of {first.title}")
+    notes = dict.fromkeys(note for sheet in sheets for note in sheet.notes)
+    return replace(first, rows=tuple(row for sheet in sheets for row in sheet.rows), notes=tuple(notes))
 
 
 class Value(BaseModel):

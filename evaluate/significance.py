@@ -1,64 +1,23 @@
-"""Tail probabilities, and corrections for several tests; only numpy, so that a check needs no SciPy."""
+"""Tail probabilities, and corrections for several tests."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.formats.errors import needs
+
 Probs = NDArray[np.float64]
 
-_TERMS = 100_000  # limit of a series or a continued fraction; both converge long before
-_TINY = 1e-300
 
-
-def normal_tail(z: float) -> float:
-    """Probability that a standard normal variate is at least as far from 0 as `z`, on either side."""
-    return math.erfc(abs(z) / math.sqrt(2))
-
-
-def chi_square_tail(statistic: float, degrees: int) -> float:
-    """Probability of a chi-square variate of at least `statistic`: the regularised upper incomplete gamma function.
-
-    Its series below the mean, Lentz's continued fraction above it (Press et al., Numerical Recipes, section 6.2).
-    """
-    a, x = degrees / 2, statistic / 2
-    if x <= 0:
-        return 1.0
-    factor = math.exp(a * math.log(x) - x - math.lgamma(a))
-    if x < a + 1:
-        term = total = 1 / a
-        for i in range(1, _TERMS):
-            term *= x / (a + i)
-            total += term
-            if term < total * 1e-15:
-                break
-        return max(1 - total * factor, 0.0)
-    b = x + 1 - a
-    c, d = 1 / _TINY, 1 / b
-    fraction = d
-    for i in range(1, _TERMS):
-        numerator = -i * (i - a)
-        b += 2
-        d = 1 / (numerator * d + b or _TINY)
-        c = b + numerator / c or _TINY
-        fraction *= c * d
-        if abs(c * d - 1) < 1e-15:
-            break
-    return fraction * factor
-
-
-def kolmogorov_tail(uniforms: Sequence[float]) -> float:
-    """The p-value of Kolmogorov and Smirnov's test that variates are uniform, approximated as in Stephens 1970."""
-    values = np.sort(uniforms)
-    count = len(values)
-    steps = np.arange(count)
-    distance = max(float((values - steps / count).max()), float(((steps + 1) / count - values).max()))
-    x = distance * (math.sqrt(count) + 0.12 + 0.11 / math.sqrt(count))
-    total = 2 * sum((-1) ** (i - 1) * math.exp(-2 * (i * x) ** 2) for i in range(1, 101))
-    return min(max(total, 0.0), 1.0) if x > 0.2 else 1.0
+def scipy_stats() -> Any:
+    """scipy.stats, imported late. Raises MxspecError if it is not installed."""
+    with needs("evaluate", "testing distributions"):
+        from scipy import stats
+    return stats
 
 
 def lag_tail(chains: Sequence[Sequence[float]], lags: int) -> float:
@@ -70,7 +29,7 @@ def lag_tail(chains: Sequence[Sequence[float]], lags: int) -> float:
             product = sum((a - 0.5) * (b - 0.5) for a, b in pairs) * 12  # each product has mean 0 and variance 1
             statistic += product**2 / len(pairs)
             degrees += 1
-    return chi_square_tail(statistic, degrees) if degrees else 1.0
+    return float(scipy_stats().chi2.sf(statistic, degrees)) if degrees else 1.0
 
 
 def sum_of(levels: Probs) -> Probs:
@@ -101,12 +60,6 @@ def rejected_beyond(law: Probs, level: float) -> NDArray[np.bool_]:
     below, above = law.cumsum(), law[::-1].cumsum()[::-1]
     rejected: NDArray[np.bool_] = 2 * np.minimum(below, above) <= level
     return rejected
-
-
-def holm(p_values: Mapping[str, float], false_alarm: float) -> set[str]:
-    """The failed tests; with a correct engine, the probability that any fails is at most `false_alarm`."""
-    corrected = holm_corrected([*p_values.values()])
-    return {name for name, p in zip(p_values, corrected, strict=True) if p <= false_alarm}
 
 
 def holm_corrected(p_values: Sequence[float]) -> list[float]:

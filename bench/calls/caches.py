@@ -18,9 +18,8 @@ from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.calls import CallBench, repeated
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, trials_of
 from mxspec.evaluate.bench.machine import Pair, PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
-from mxspec.evaluate.progress import Progress, silent
-from mxspec.evaluate.result import Result
-from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
+from mxspec.evaluate.options import Progress, silent
+from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread
 from mxspec.formats.caches import CACHE_KINDS, CacheKind
 from mxspec.formats.weight_format import Activations, named_by_user
 from mxspec.recipes.recipe import Recipe, TargetRecipe

@@ -15,9 +15,8 @@ from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
-from mxspec.evaluate.progress import Progress, silent
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
+from mxspec.evaluate.options import Progress, silent
+from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread, Value
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import WEIGHT_FORMATS, named_by_user

@@ -32,7 +32,7 @@ from mxspec.evaluate.bench import calls as model_calls
 from mxspec.evaluate.bench.calls import CallBench, seconds_alternating
 from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
-from mxspec.evaluate.progress import Progress, silent
+from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops

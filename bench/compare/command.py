@@ -8,7 +8,7 @@ import click
 
 from bench.compare.compare import compare
 from bench.documents.kinds import read
-from mxspec.evaluate.finish import report
+from mxspec.evaluate.options import Run
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
 
@@ -31,7 +31,7 @@ def main(old: Path, new: Path, least_move: float, json_output: bool) -> None:
     and repetition each is, with Holm's correction over all figures (5 %).
     """
     result = compare(read(old), read(new), least_move)
-    report(result, json_output, None)
+    Run(None, json_output, record=None).finish(result)
     if slower := result.slower:
         worst = max(slower, key=lambda figure: abs((figure.ratio or 1) - 1))
         raise CheckFailed(

@@ -8,7 +8,7 @@ from typing import Any
 from bench.compare.figures import Figure, figures_of, settings_of
 from bench.compare.judge import LEVEL, Move, move_of
 from bench.compare.result import ComparedFigure, CompareResult, Verdict
-from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.record import Record
 from mxspec.evaluate.significance import holm_corrected
 from mxspec.formats.errors import MxspecError
 

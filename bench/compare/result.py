@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 
 Verdict = Literal["faster", "slower", "changed", "within noise", "cannot tell", "no trials"]
 

@@ -30,9 +30,9 @@ from bench.results import (
 from bench.servers.result import GrammarAttackResult
 from mxspec.evaluate.accuracy.result import Accuracy
 from mxspec.evaluate.bench.model import ModelResult
-from mxspec.evaluate.bench.records import Record, read_record
 from mxspec.evaluate.bench.serve.result import ServeResult
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
+from mxspec.evaluate.record import Record, read_record
 from mxspec.evaluate.result import Result
 
 KINDS: tuple[type[Result], ...] = (

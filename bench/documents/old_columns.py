@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from bench.documents.old_speculate import ANSWER_TOKENS
 from mxspec.evaluate.bench.harness import Percentiles, median_ratio
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 
 
 class ColumnTrial(Value):

@@ -21,9 +21,9 @@ import click
 from bench.documents.kinds import read
 from bench.documents.old_pictures import pictures
 from mxspec.evaluate.bench.plots.style import save
-from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.record import Record
 from mxspec.evaluate.render import markdown
-from mxspec.evaluate.sheet import joined
+from mxspec.evaluate.result import joined
 from mxspec.runtime.cli.command import Command
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from bench.kernels.ops_result import ExpertsTimes
 from bench.shapes.random_weights import random_tiles
 from mxspec.evaluate.bench.harness import median, trials_of
 from mxspec.evaluate.bench.machine import Pair, ReadCeiling, describe_pairs
-from mxspec.evaluate.progress import Progress, silent
+from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations
 from mxspec.runtime.ops.timing import time_experts
 

@@ -12,9 +12,8 @@ from bench.kernels.nodes import Node, attention, gate, norm
 from bench.measurement import measurement, repetitions_option
 from bench.shapes.known import SHAPES, Shape
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
-from mxspec.evaluate.progress import Progress, silent
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
+from mxspec.evaluate.options import Progress, silent
+from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread, Value
 from mxspec.runtime import ops
 from mxspec.runtime.ops.timing import time_region
 

@@ -19,7 +19,7 @@ from bench.measurement import measurement, repetitions_option
 from bench.shapes.random_weights import random_tiles
 from mxspec.evaluate.bench.harness import median, trials_of
 from mxspec.evaluate.bench.machine import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
-from mxspec.evaluate.progress import Progress, silent
+from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS
 from mxspec.formats.weight_format import ACTIVATIONS, WEIGHT_FORMATS, Activations, packed_shape

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Quartiles
 from mxspec.evaluate.bench.machine import PairedTimes
-from mxspec.evaluate.result import Result
-from mxspec.evaluate.sheet import SPREAD, Column, Sheet, Spread
+from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread
 
 HEADS, KV_HEADS, HEAD_SIZE = 32, 4, 64  # of TinyLlama-1.1B
 MICROSECONDS = Column("us a call", ".0f", 1e6)

@@ -17,9 +17,8 @@ from bench.llama_cpp.result import OURS, PEER
 from mxspec.compile.checkpoint.gguf.container import read_container
 from mxspec.evaluate.accuracy.models import BundleModel
 from mxspec.evaluate.bench.prompts import read_tokens
-from mxspec.evaluate.progress import Progress
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.options import Progress
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader

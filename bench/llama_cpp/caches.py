@@ -17,7 +17,7 @@ from bench.shapes.known import RANDOM, Shape
 from bench.shapes.random_bundle import name_of
 from mxspec.evaluate.bench.calls import CallBench
 from mxspec.evaluate.bench.harness import seconds_of
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.options import Progress
 from mxspec.formats.caches import CacheKind
 from mxspec.recipes.recipe import TargetRecipe
 from mxspec.runtime import ops

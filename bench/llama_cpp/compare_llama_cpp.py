@@ -46,7 +46,7 @@ from bench.llama_cpp.server import Server
 from bench.shapes.known import DECODERS, SHAPES, AnyDecoder, MixtureShape, Shape
 from bench.shapes.random_bundle import name_of, random_bundle
 from mxspec.compile.commands.termination import termination_as_interrupt
-from mxspec.evaluate.finish import report
+from mxspec.evaluate.options import Run
 from mxspec.evaluate.result import Result
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command
@@ -154,7 +154,7 @@ def main(
         else:
             of_shape = fewer_layers(DECODERS[shape_name], layers)
             found = compare_shape(peer, of_shape, peer_formats, ours, repetitions)
-    report(found, False, record)
+    Run(None, json_output=False, record=record).finish(found)
 
 
 def require_model(gguf: Path | None, shape_name: str, *, speculate: bool, accuracy: bool, cached: bool) -> None:

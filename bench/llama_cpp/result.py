@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from bench.llama_cpp.answer import K
 from mxspec.evaluate.bench.harness import median, median_ratio
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Cell, Column, Sheet
+from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 
 PEER, OURS = "llama.cpp", "mxspec"
 

@@ -20,9 +20,8 @@ from mxspec.evaluate.bench.harness import median, median_ratio, trials_of
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve
-from mxspec.evaluate.progress import Progress
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.options import Progress
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 
 TOOLS = ("llama-server", "llama-quantize")
 CLIENTS = 8

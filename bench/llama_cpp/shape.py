@@ -22,7 +22,7 @@ from bench.llama_cpp.build import PACKAGE
 from bench.llama_cpp.result import PointRow, ShapeResult
 from mxspec.evaluate.bench.calls import ModelBench
 from mxspec.evaluate.bench.harness import median, median_ratio, seconds_of, trials_of
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.options import Progress
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import Request

@@ -19,7 +19,7 @@ from bench.llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
 from bench.llama_cpp.server import Server
 from mxspec.evaluate.bench.harness import trials_of
 from mxspec.evaluate.bench.prompts import read_tokens
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.options import Progress
 from mxspec.formats.errors import MxspecError
 
 TOOLS = ("llama-server", "llama-quantize", "llama-perplexity")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import median
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 
 MILLISECONDS = 1e3
 

@@ -33,7 +33,7 @@ from bench.shapes.random_weights import random_halves
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.config import CONFIG
 from mxspec.compile.checkpoint.tensors.tensor import as_float32
-from mxspec.evaluate.progress import Progress, silent
+from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.manifest import TOKENIZER

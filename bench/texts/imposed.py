@@ -15,7 +15,7 @@ from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts
 from mxspec.evaluate.bench.speculate.grid import SettingsGrid
 from mxspec.evaluate.bench.speculate.measure import Measurement, TimedAnswer, write_together
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.options import Progress
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import read_text
 from mxspec.runtime.engine import Engine

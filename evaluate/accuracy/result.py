@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from mxspec.evaluate.accuracy.interval import CONFIDENCE
 from mxspec.evaluate.accuracy.ranks import TensorError
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Cell, Column, Sheet
+from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 from mxspec.formats.weight_format import Activations
 
 Verdict = Literal["passed", "failed", "too short"]

@@ -14,10 +14,8 @@ from mxspec.evaluate.bench.calls import ModelBench, PairedCalls
 from mxspec.evaluate.bench.harness import median, trials_of
 from mxspec.evaluate.bench.machine import PairedTimes, ReadCeiling, anonymous_bytes, describe_pairs, pieces_of_file
 from mxspec.evaluate.bench.options import bundle_argument, repetitions_option
-from mxspec.evaluate.options import Run, run_options
-from mxspec.evaluate.progress import Progress, silent
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import SPREAD, Cell, Column, Sheet, Spread
+from mxspec.evaluate.options import Progress, Run, run_options, silent
+from mxspec.evaluate.result import SPREAD, Cell, Column, Result, Sheet, Spread, Value
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime import ops
 from mxspec.runtime.cli.command import Command

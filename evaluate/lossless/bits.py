@@ -12,7 +12,7 @@ from typing import get_args
 import numpy as np
 
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.finding import CheckedPart, Equality
+from mxspec.evaluate.lossless.result import Equality
 from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
@@ -25,7 +25,7 @@ SLOTS = 3
 _ALONE = 1  # the slot of single steps
 
 
-def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> CheckedPart:
+def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Speed) -> list[Equality]:
     """Score one text with both models, in calls of every width."""
     k_max = engine.bundle.manifest.k_max
     calls = speed.one_row + sum(2 * speed.seconds(width) / width for width in range(2, k_max + 2))
@@ -35,7 +35,7 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
     before = ops.threads()
     try:
         for name in models:
-            finding = Equality(f"rows of the {name}", "rows")
+            finding = Equality(name=f"rows of the {name}", unit="rows")
             model = Session.of(engine.bundle, name, SLOTS)
             text = list(tokens[: min(length, model.capacity)])
             while model.translation is not None and not model.fits(0, 0, [*text, *text]):  # its own tokens are more
@@ -44,7 +44,7 @@ def check_bits(engine: Engine, tokens: Sequence[int], effort: Effort, speed: Spe
             found.append(finding)
     finally:
         ops.set_threads(before)
-    return CheckedPart(found)
+    return found
 
 
 def compare_rows(model: Session, tokens: list[int], k_max: int, finding: Equality) -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.finish import finish
 from mxspec.evaluate.lossless.certificate import CHECKS, certify
 from mxspec.evaluate.lossless.effort import EFFORTS
-from mxspec.evaluate.lossless.report import as_sentences, as_tables, describe
 from mxspec.evaluate.options import Run, run_options
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command, read_text
@@ -53,9 +51,9 @@ def lossless(
     text = None if text_file is None else read_text(text_file, "--text")
     with Engine(bundle, slots=slots, threads=run.threads) as engine, run.console.status("opening the bundle") as status:
         found = certify(engine, text, effort, seed, only or CHECKS, status.update)
-        finish("lossless", describe(found, engine), as_tables(found), run.json_output, run.record)
+    run.finish(found)
     if not run.json_output:
-        for line in as_sentences(found):
+        for line in found.sentences():
             run.console.print(line, highlight=False, markup=False)
     if not found.passed:
         first, *others = found.failures

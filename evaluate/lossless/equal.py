@@ -10,17 +10,18 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mxspec.evaluate.lossless.alone import Alone
 from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import Effort, Speed
-from mxspec.evaluate.lossless.finding import CheckedPart, Equality
-from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
+from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised, write_all
 from mxspec.evaluate.lossless.prompts import CheckPrompt
-from mxspec.evaluate.lossless.write import write_all
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.lossless.result import Equality
+from mxspec.evaluate.options import Progress
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.drafter import Drafter
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.settings import K
 
@@ -37,26 +38,31 @@ class Plan:
 
 
 def check_equality(
-    engine: Engine, prompts: Sequence[CheckPrompt], seed: int, effort: Effort, speed: Speed, progress: Progress
-) -> CheckedPart:
-    """Write the same texts in every way, and compare them with the target's."""
-    skipped: list[str] = []
+    engine: Engine,
+    prompts: Sequence[CheckPrompt],
+    seed: int,
+    effort: Effort,
+    speed: Speed,
+    progress: Progress,
+    skipped: list[str],
+) -> list[Equality]:
+    """Write the same texts in every way, and compare them with the target's; add to `skipped` what cannot be."""
     manifest, slots = engine.bundle.manifest, engine.target.slots
     none, drafters = engine.drafters["none"], guessing(engine)
     plan = _plan(len(_kinds(prompts, seed, 1)), ways(none, drafters, manifest.k_max, slots), effort, speed)
-    alone = Alone(engine)
+    alone = Reader(Session.of(engine.bundle, "target", 1))
     expected: list[tuple[Job, list[int]]] = []
     for job in _jobs(engine, _kinds(prompts, seed, plan.length), skipped):
         progress(f"{job.kind}: the target alone")
         try:
-            expected.append((job, alone.write(job)))
+            expected.append((job, write_alone(engine, alone, job)))
         except GenerationError as error:
             if job.grammar is None:
                 raise
             skipped.append(f"{job.kind}: {error}")
     texts = [[*job.prompt.tokens, *tokens] for job, tokens in expected]
     drafters.append(RehearsedDrafter(texts, manifest.tokenizer.vocab_size))
-    findings = {job.kind: Equality(job.kind, "texts") for job, _ in expected}
+    findings = {job.kind: Equality(name=job.kind, unit="texts") for job, _ in expected}
     for i, way in enumerate(ways(none, drafters, manifest.k_max, slots)):
         progress(f"texts by {way}")
         chosen = [expected[(i + j) % len(expected)] for j in range(min(plan.texts, len(expected)))]
@@ -67,7 +73,31 @@ def check_equality(
                 finding.broke_off(way, text.error)
             elif text.tokens != tokens:
                 finding.differences.append(f"{way}: {_difference(tokens, text.tokens)}")
-    return CheckedPart(list(findings.values()), skipped=skipped)
+    return [*findings.values()]
+
+
+def write_alone(engine: Engine, reader: Reader, job: Job) -> list[int]:
+    """The reference: tokens of the target alone, one a call, without scheduler, slots, drafters or verifiers.
+
+    Sampled tokens are chosen by the noise of sample-and-match.
+    """
+    shaper, eos, seed = job.shaper(engine, ignore_eos=False), engine.bundle.manifest.tokenizer.eos_token_ids, 0
+    if not job.sampling.greedy:
+        assert job.sampling.seed is not None
+        seed = job.sampling.seed
+    reader.begin(job.prompt.source)
+    row = reader.append(job.prompt.tokens, 1)[0]
+    tokens: list[int] = []
+    while True:
+        draws = Draws(seed, 0, len(job.prompt.tokens) + len(tokens))
+        token = shaper.greedy(row) if job.sampling.greedy else shaper.distribution(row).race(draws, 0)
+        tokens.append(token)
+        if token in eos:
+            return tokens
+        shaper.keep([token])
+        if shaper.complete or len(tokens) == job.length or reader.length == reader.session.capacity:
+            return tokens
+        row = reader.forward([token], 1)[0]
 
 
 def ways(none: Drafter, drafters: Sequence[Drafter], k_max: int, slots: int) -> list[Way]:

@@ -16,16 +16,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.evaluate.lossless.finding import Chance, Equality, Power
-from mxspec.evaluate.significance import (
-    Probs,
-    kolmogorov_tail,
-    lag_tail,
-    normal_tail,
-    rejected_beyond,
-    sum_of,
-    sum_tail,
-)
+from mxspec.evaluate.lossless.result import SURE, Chance, Equality, Power
+from mxspec.evaluate.significance import Probs, lag_tail, rejected_beyond, scipy_stats, sum_of, sum_tail
 
 # --- what a wrong verifier would write at the position of a drafted token ---
 
@@ -62,9 +54,6 @@ FAULTS: dict[str, Callable[[Probs, Probs], Probs]] = {
 
 LEVELS = 32
 LAGS = 4
-LEAST_POWER_Z = (
-    1.6448536269514722  # a normal variate is above its mean minus this many deviations with probability 0.95
-)
 
 
 @dataclass(slots=True)
@@ -113,13 +102,17 @@ class Evidence:
         count = len(self.scores)
         if not count:
             return []
-        z, ids = self.z(), list(chain.from_iterable(self.by_id))
-        score = sum_tail(sum_of(np.array(self.laws)), sum(self.scores))
+        kstest = scipy_stats().kstest
+        p_values = {
+            "score": sum_tail(sum_of(np.array(self.laws)), sum(self.scores)),
+            "transform by rank": kstest(self.by_rank, "uniform").pvalue,
+            "transform by id": kstest([*chain.from_iterable(self.by_id)], "uniform").pvalue,
+            "neighbours": lag_tail(self.by_id, LAGS),
+        }
+        details = {"score": f"z = {self.z():+.2f}"}
         return [
-            Chance(self.name, "score", "tokens", count, score, f"z = {z:+.2f}"),
-            Chance(self.name, "transform by rank", "tokens", count, kolmogorov_tail(self.by_rank)),
-            Chance(self.name, "transform by id", "tokens", count, kolmogorov_tail(ids)),
-            Chance(self.name, "neighbours", "tokens", count, lag_tail(self.by_id, LAGS)),
+            Chance(way=self.name, test=test, compared=count, p_value=p, detail=details.get(test, ""))
+            for test, p in p_values.items()
         ]
 
     def z(self) -> float:
@@ -139,7 +132,8 @@ class Evidence:
         found = []
         for fault, places in self.broken.items():
             wrong = sum_of(np.array(places))
-            found.append(Power(fault, float(wrong[rejected].sum()), count, _needed(law, wrong, level, count)))
+            needed, shows = _needed(law, wrong, level, count), float(wrong[rejected].sum())
+            found.append(Power(texts=self.name, fault=fault, probability=shows, tokens=count, tokens_needed=needed))
         return found
 
 
@@ -152,7 +146,8 @@ def _needed(law: Probs, wrong: Probs, level: float, count: int) -> int | None:
     (mean, spread), (shifted, wrong_spread) = _moments(law), _moments(wrong)
     if abs(shifted - mean) < 1e-9 * count:
         return None
-    roots = (_critical(level) * spread + LEAST_POWER_Z * wrong_spread) / abs(shifted - mean)
+    both_tails, one_tail = map(float, scipy_stats().norm.isf([level / 2, 1 - SURE]))
+    roots = (both_tails * spread + one_tail * wrong_spread) / abs(shifted - mean)
     return math.ceil(count * roots**2)
 
 
@@ -160,12 +155,3 @@ def _moments(law: Probs) -> tuple[float, float]:
     totals = np.arange(len(law))
     mean = float(law @ totals)
     return mean, math.sqrt(max(float(law @ (totals - mean) ** 2), 0.0))
-
-
-def _critical(level: float) -> float:
-    """The z whose two tails have the probability `level`."""
-    low, high = 0.0, 40.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if normal_tail(middle) > level else (low, middle)
-    return high

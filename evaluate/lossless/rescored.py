@@ -16,11 +16,10 @@ import numpy as np
 
 from mxspec.evaluate.lossless.effort import ROWS, Effort, Speed
 from mxspec.evaluate.lossless.evidence import Evidence
-from mxspec.evaluate.lossless.finding import Equality
-from mxspec.evaluate.lossless.job import Job, Way, guessing, own_grammar, penalised
+from mxspec.evaluate.lossless.job import Job, Way, Written, guessing, own_grammar, penalised, write_all
 from mxspec.evaluate.lossless.prompts import CheckPrompt
-from mxspec.evaluate.lossless.write import Written, write_all
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.lossless.result import Equality
+from mxspec.evaluate.options import Progress
 from mxspec.evaluate.significance import Probs
 from mxspec.formats.errors import ContextLengthError, GenerationError
 from mxspec.formats.manifest import ModelEntry, ModelName
@@ -50,8 +49,8 @@ def check_rescored(
     engine: Engine, prompts: Sequence[CheckPrompt], seed: int, effort: Effort, speed: Speed, progress: Progress
 ) -> tuple[list[Evidence], list[Equality]]:
     """Write and score texts; return the evidence of each way, the failed texts, and impossible tokens."""
-    whole = Equality("sampled text: written to its end", "texts")
-    possible = Equality("sampled text: tokens that the target can write", "tokens")
+    whole = Equality(name="sampled text: written to its end", unit="texts")
+    possible = Equality(name="sampled text: tokens that the target can write", unit="tokens")
     wanted = _wanted(engine)
     unit = _tokens_of_each(wanted, effort, speed)
     found = []

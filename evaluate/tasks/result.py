@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Cell, Column, Sheet
+from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 
 
 class ScoreInterval(Value):

@@ -249,8 +249,7 @@ def test_it_is_certified(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str)
     with Engine(path, slots=8) as engine:
         found = certify(engine, None, "quick", seed=1)
     assert found.passed, found.failures
-    drafting = next(powers for name, powers in found.powers.items() if name.startswith("sampled text"))
-    assert drafting
+    assert found.power[0].texts.startswith("sampled text")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mxspec.evaluate.render import markdown, renderables
-from mxspec.evaluate.sheet import Column, Sheet, Spread, joined
+from mxspec.evaluate.result import Column, Sheet, Spread, joined
 from mxspec.formats.errors import MxspecError
 
 COLUMNS = (

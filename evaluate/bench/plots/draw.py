@@ -12,8 +12,8 @@ import click
 from mxspec.evaluate.accuracy.result import Accuracy
 from mxspec.evaluate.bench.plots import accuracy, speculate
 from mxspec.evaluate.bench.plots.style import require_matplotlib, save
-from mxspec.evaluate.bench.records import Record, read_record
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
+from mxspec.evaluate.record import Record, read_record
 from mxspec.evaluate.result import Result
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import Command

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mxspec.evaluate.bench.harness import quartiles
-from mxspec.evaluate.bench.records import Record
+from mxspec.evaluate.record import Record
 from mxspec.formats.errors import MxspecError
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from mxspec.evaluate.bench.serve.clients import (
 )
 from mxspec.evaluate.bench.serve.result import ClientsRow, Joining, ServeResult
 from mxspec.evaluate.bench.serve.server import Specserve, specserve
-from mxspec.evaluate.progress import Progress
+from mxspec.evaluate.options import Progress
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine

@@ -21,7 +21,7 @@ from mxspec.evaluate.bench.harness import Percentiles, alternate, median, median
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.prompts import Prompts
 from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint, SpeculationTrial
-from mxspec.evaluate.progress import Progress, silent
+from mxspec.evaluate.options import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Round, Token

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Percentiles
-from mxspec.evaluate.result import Result, Value
-from mxspec.evaluate.sheet import Column, Sheet
+from mxspec.evaluate.result import Column, Result, Sheet, Value
 
 ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
 ANSWER = f"{ANSWER_TOKENS} tokens, s: median over the answers, then the 90th percentile."

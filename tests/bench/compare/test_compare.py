@@ -16,7 +16,7 @@ from scipy import stats
 from bench.compare.figures import Series, figures_of, settings_of
 from bench.compare.judge import move_of
 from bench.documents.kinds import KINDS
-from mxspec.evaluate.bench.records import result_of
+from mxspec.evaluate.record import result_of
 from mxspec.evaluate.significance import holm_corrected
 
 Laboratory = Callable[..., Result]

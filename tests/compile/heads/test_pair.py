@@ -100,7 +100,7 @@ def test_sampled_texts_are_the_targets(bundle: Bundle) -> None:
     with Engine(bundle.path, slots=8) as engine:
         found = certify(engine, None, "quick", seed=1)
     assert found.passed, found.failures
-    assert next(powers for name, powers in found.powers.items() if name.startswith("sampled text"))
+    assert found.power[0].texts.startswith("sampled text")
 
 
 def test_a_text_goes_on_from_what_another_has_read(bundle: Bundle) -> None:

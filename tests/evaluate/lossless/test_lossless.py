@@ -16,7 +16,7 @@ from scipy import stats
 from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import EFFORTS, Effort
 from mxspec.evaluate.lossless.evidence import FAULTS, Evidence
-from mxspec.evaluate.lossless.finding import Equality
+from mxspec.evaluate.lossless.result import Equality
 from mxspec.evaluate.speccheck import main
 
 SMALL = Effort(5, equal_tokens=16, sampled_tokens=120)
@@ -74,7 +74,16 @@ def test_a_text_that_is_too_short_is_one_line(tiny_bundles: dict[str, Path], tmp
     assert "--text: got 5 tokens, expected at least 24" in result.stderr
 
 
-def test_the_command_needs_neither_torch_nor_scipy() -> None:
+def test_without_scipy_one_line_says_what_is_missing(
+    tiny_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    result = lossless(tiny_bundles["near"])
+    assert result.exit_code == 1
+    assert result.stderr == "error: testing distributions needs scipy: pip install 'mxspec[evaluate]'\n"
+
+
+def test_the_commands_load_neither_torch_nor_scipy() -> None:
     code = (
         "import sys, mxspec.evaluate.speccheck; "
         "print([name for name in ('torch', 'transformers', 'onnx', 'scipy', 'mxspec.compile') if name in sys.modules])"
@@ -95,7 +104,7 @@ def rows(vocab: int, seed: int, spread: float) -> np.ndarray[tuple[int], np.dtyp
 def evidence(seed: int, fault: str | None, tokens: int) -> Evidence:
     """Of a text whose tokens are drawn from the target, or from what a fault makes of it."""
     rng = np.random.default_rng(seed)
-    found = Evidence("text", Equality("possible", "tokens"))
+    found = Evidence("text", Equality(name="possible", unit="tokens"))
     found.begin()
     for place in range(tokens):
         target = rows(12, 1000 * (place % 50) + 1, 1.5)
@@ -122,7 +131,7 @@ def test_power_is_how_often_a_fault_shows() -> None:
 
 
 def test_a_token_that_the_target_cannot_write_is_a_difference() -> None:
-    found = Evidence("text", Equality("possible", "tokens"))
+    found = Evidence("text", Equality(name="possible", unit="tokens"))
     found.begin()
     assert not found.add(1, np.array([1.0, 0.0]), np.array([0.5, 0.5]), drafted=True, uniform=0.5)
     assert found.possible.detail == "token 1 after 0 others of text has no probability"
