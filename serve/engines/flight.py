@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 from enum import Enum
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mxspec.runtime.events import Event
 from mxspec.runtime.handle import Handle
@@ -64,9 +65,18 @@ class Flight:
         for handle in self.handles:
             handle.cancel()
 
-    async def wait_for_abort(self) -> None:
-        """Wait until the request is aborted."""
-        await self._over.wait()
+    async def finish(self, works: Sequence[Future[Any]]) -> None:
+        """Wait for works on other threads, or until the request is aborted; raises as `raise_if_aborted`."""
+        done = asyncio.gather(*map(asyncio.wrap_future, works))
+        over = asyncio.create_task(self._over.wait())
+        waited: set[asyncio.Future[Any]] = {done, over}
+        try:
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            self.raise_if_aborted()
+            await done
+        finally:
+            over.cancel()
+            done.cancel()
 
     def raise_if_aborted(self) -> None:
         """Raise ApiError, or ClientDisconnected, if the request was aborted."""

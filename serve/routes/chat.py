@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.formats.validation import Strict
+from mxspec.runtime.events import Token
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.logprobs import Logprob
@@ -21,9 +22,8 @@ from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count
-from mxspec.serve.routes.completions import finite, logprobs_of
 from mxspec.serve.routes.messages import Message
-from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finish_reason
+from mxspec.serve.texts.choice_text import STOP, ChoiceText, Piece, finite
 from mxspec.serve.texts.fields import TOP_LOGPROBS, GenerationRequest, parse_body, refused
 from mxspec.serve.texts.generation import Generation
 from mxspec.serve.texts.shape import Chunks, Object, Shape
@@ -98,6 +98,8 @@ class NamedTool(Strict):
 
 class ChatRequest(GenerationRequest):
     """OpenAI's request, except for the fields in REFUSALS."""
+
+    id_prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -218,11 +220,14 @@ def prepare_chat(
     service.admit(flight, served, asked.n)
 
     def begin() -> Generation:
-        copies = asked.n // request.n  # of a greedy text
-        handles = served.engine.submit_all([request] * copies)
-        return Generation(
-            served, asked, Chat(served.texts, asked, style), handles, request.n, copies=copies, shape=shape
-        )
+        handles = served.engine.submit_all([request] * (asked.n // request.n))  # several of a greedy text
+        texts = [
+            ChatText(
+                index=index, first_of_prompt=index == 0, asked=asked, names=served.texts, calls=_reader(asked, style)
+            )
+            for index in range(asked.n)
+        ]
+        return Generation(served, asked, shape, texts, handles, request.n)
 
     return Prepared(served, request.grammar, asked.names, begin)
 
@@ -267,76 +272,58 @@ def _call_grammar(asked: ChatRequest, style: CallStyle) -> Grammar | None:
     return asked.grammar()
 
 
-@dataclass(slots=True)
-class Chat:
-    """The dialect of chats: the assistant's messages, and calls of tools."""
+def _reader(asked: ChatRequest, style: CallStyle | None) -> CallReader | None:
+    if style is None:
+        return None
+    names = {tool.function.name for tool in asked.tools or ()}
+    return CallReader(style, names, several=asked.parallel_tool_calls)
 
-    texts: TokenTexts
+
+@dataclass(slots=True, kw_only=True)
+class ChatText(ChoiceText):
+    """A message of the assistant, with the calls of tools in it."""
+
     asked: ChatRequest
-    style: CallStyle | None
-    prefix: str = "chatcmpl"
-    whole_object: str = "chat.completion"
-    chunk_object: str = "chat.completion.chunk"
-    _readers: dict[int, CallReader] = field(default_factory=dict)  # readers of streams, by choice
+    names: TokenTexts
+    calls: CallReader | None  # None where no tool may be called
 
-    @property
-    def logprobs(self) -> bool:
-        return self.asked.logprobs
+    def opening(self) -> Object:
+        return self._chunk({"role": "assistant", "content": ""}, None, None)
 
-    async def begin(self, flight: Flight) -> None:
-        """Nothing has to be computed beforehand."""
-
-    def echoes(self) -> list[Object]:
-        return []
-
-    def openings(self, index: int) -> list[Object]:
-        return [_chunk(index, {"role": "assistant", "content": ""})]
-
-    def pieces(self, index: int, piece: Piece) -> list[Object]:
-        logprobs = self._logprobs([token.logprob for token in piece.tokens]) if piece.tokens else None
-        if self.style is None:
-            return [self._piece(index, {"content": piece.text} if piece.text else {}, logprobs, piece, [])]
-        reader = self._readers.setdefault(index, self._reader(self.style))
-        text = reader.push(piece.text)
-        calls: list[Object] = []
-        if piece.finished is not None:
-            rest, calls = reader.finish()
-            text += rest
+    def chunk(self, piece: Piece) -> Object:
+        text, calls = self._read(piece.text)
         delta: Object = {"content": text} if text else {}
         if calls:
             delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
-        return [self._piece(index, delta, logprobs, piece, calls)]
+        logprobs = self._logprobs(piece.tokens) if piece.tokens else None
+        return self._chunk(delta, logprobs, self._reason(calls))
 
-    def _reader(self, style: CallStyle) -> CallReader:
-        names = {tool.function.name for tool in self.asked.tools or ()}
-        return CallReader(style, names, several=self.asked.parallel_tool_calls)
+    def whole(self, index: int) -> Object:
+        text, calls = self._read(self.text)
+        message: Object = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        reason, logprobs = self._reason(calls), self._logprobs(self.tokens)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
-    def _piece(
-        self, index: int, delta: Object, logprobs: Object | None, piece: Piece, calls: Sequence[Object]
-    ) -> Object:
-        return _chunk(index, delta, logprobs, _reason(piece, calls))
+    def _read(self, text: str) -> tuple[str, list[Object]]:
+        """The text outside calls that a piece completes, and at the end the calls."""
+        if self.calls is None:
+            return text, []
+        shown = self.calls.push(text)
+        rest, calls = ("", []) if self.finished is None else self.calls.finish()
+        return shown + rest, calls
 
-    def choice(self, index: int, text: ChoiceText) -> Object:
-        assert text.finished is not None
-        message: Object = {"role": "assistant", "content": text.text, "refusal": None}
-        calls: list[Object] = []
-        if self.style is not None:
-            reader = self._reader(self.style)
-            content = reader.push(text.text)
-            rest, calls = reader.finish()
-            if calls:
-                message |= {"content": (content + rest) or None, "tool_calls": calls}
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": self._logprobs(logprobs_of(text.tokens)),
-            "finish_reason": _called(finish_reason(text.finished.reason), calls),
-        }
+    def _reason(self, calls: Sequence[Object]) -> str | None:
+        return "tool_calls" if calls and self.reason == STOP else self.reason
 
-    def _logprobs(self, entries: Sequence[Logprob | None]) -> Object | None:
+    def _chunk(self, delta: Object, logprobs: Object | None, reason: str | None) -> Object:
+        return {"index": self.index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, tokens: Sequence[Token]) -> Object | None:
         if not self.asked.logprobs:
             return None
-        content = [self._entry(entry) for entry in entries if entry is not None]
+        content = [self._entry(token.logprob) for token in tokens if token.logprob is not None]
         return {"content": content, "refusal": None}
 
     def _entry(self, entry: Logprob) -> Object:
@@ -344,20 +331,4 @@ class Chat:
         return {**self._named(entry.token, entry.logprob), "top_logprobs": top}
 
     def _named(self, token: int, logprob: float) -> Object:
-        return {
-            "token": self.texts.text(token),
-            "logprob": finite(logprob),
-            "bytes": list(self.texts.bytes_of(token)),
-        }
-
-
-def _called(reason: str, calls: Sequence[Any]) -> str:
-    return "tool_calls" if calls and reason == STOP else reason
-
-
-def _reason(piece: Piece, calls: Sequence[Any]) -> str | None:
-    return None if piece.finished is None else _called(finish_reason(piece.finished.reason), calls)
-
-
-def _chunk(index: int, delta: Object, logprobs: Object | None = None, reason: str | None = None) -> Object:
-    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        return {"token": self.names.text(token), "logprob": finite(logprob), "bytes": list(self.names.bytes_of(token))}

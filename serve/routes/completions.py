@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.events import Token
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
-from mxspec.runtime.sampling.logprobs import Logprob
+from mxspec.runtime.sampling.logprobs import Logprob, raw_logprob
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
-from mxspec.serve.engines.scoring import Scores, score
 from mxspec.serve.engines.service import Prepared, Service
+from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import ApiError, unsupported
 from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count, check_prompts
-from mxspec.serve.texts.choice_text import ChoiceText, Piece, finish_reason
+from mxspec.serve.texts.choice_text import LENGTH, ChoiceText, Piece, finite
 from mxspec.serve.texts.fields import TOP_LOGPROBS, GenerationRequest, parse_body, refused
 from mxspec.serve.texts.generation import Generation
 from mxspec.serve.texts.shape import Chunks, Object, Shape
@@ -48,6 +47,8 @@ def _prompts(value: Any) -> Any:
 class CompletionRequest(GenerationRequest):
     """OpenAI's request, except for `suffix`."""
 
+    id_prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
+
     prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
     max_tokens: Annotated[int, Field(ge=0)] = DEFAULT_TOKENS
     echo: bool = False
@@ -73,7 +74,7 @@ class CompletionRequest(GenerationRequest):
             raise ApiError(400, f"best_of: got {self.best_of}, expected at least n, {self.n}", param="best_of")
 
 
-LEAST = -9999.0  # the log-probability of an impossible token: JSON has no infinity, and clients add these numbers
+Scores = list[Logprob | None]  # of each token of a prompt after those before it; None for the first token
 
 
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
@@ -105,23 +106,31 @@ def prepare_completion(
 
     def begin() -> Generation:
         prompts = [_prompt(served, given) for given in asked.prompt]
-        tokens = None if asked.max_tokens else sum(len(prompt.ids) for prompt in prompts)
         requests = _requests(asked, prompts, grammar, owner, greedy=greedy) if asked.max_tokens else []
         handles = served.engine.submit_all([request for request in requests for _ in range(copies)])
-        each = samples // copies
-        return Generation(
-            served, asked, Completion(served, asked, prompts, samples), handles, each, tokens, copies, shape
-        )
+        if asked.echo and asked.logprobs is not None:
+            for prompt in prompts:
+                prompt.scores = served.scorer.submit(_score, flight, served, prompt.ids, asked.logprobs)
+        texts = [
+            CompletionText(
+                index=index, first_of_prompt=not index % samples, asked=asked, names=served.texts, prompt=prompt
+            )
+            for index, prompt in enumerate(prompt for prompt in prompts for _ in range(samples))
+        ]
+        tokens = None if asked.max_tokens else sum(len(prompt.ids) for prompt in prompts)
+        scoring = [prompt.scores for prompt in prompts if prompt.scores is not None]
+        return Generation(served, asked, shape, texts, handles, samples // copies, tokens, scoring)
 
     return Prepared(served, grammar, asked.names, begin)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prompt:
-    """The tokens of a prompt, and its text if it was given as text."""
+    """The tokens of a prompt, its text if it was given as text, and its scores if they were asked for."""
 
     ids: list[int]
     text: str | None = None
+    scores: Future[Scores] | None = None
 
 
 def _prompt(served: Served, given: str | list[int]) -> Prompt:
@@ -143,63 +152,55 @@ def _requests(
     return [Request(prompt=prompt.ids, **settings) for prompt in prompts]
 
 
-@dataclass(slots=True)
-class Completion:
-    """The dialect of completions: continuations, after the prompt where `echo` asks for it."""
+def _score(flight: Flight, served: Served, prompt: Sequence[int], best: int) -> Scores:
+    """Log-probabilities of a prompt's tokens, with the `best` likeliest beside each; stops once the flight is aborted.
 
-    served: Served
+    They have a session of their own, so no running text waits for them.
+    """
+    logprobs: Scores = [None]
+    for rows in served.engine.score(prompt, model=served.model.kind):
+        if flight.abort_reason is not None:
+            break
+        following = prompt[len(logprobs) : len(logprobs) + len(rows)]
+        logprobs += [raw_logprob(row, token, best) for row, token in zip(rows, following, strict=False)]
+    return logprobs
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletionText(ChoiceText):
+    """A continuation, after the prompt where `echo` asks for it."""
+
     asked: CompletionRequest
-    prompts: Sequence[Prompt]
-    samples: int
-    scores: list[Scores] = field(default_factory=list)  # scores of the prompts, if asked for
-    prefix: str = "cmpl"
-    whole_object: str = "text_completion"
-    chunk_object: str = "text_completion"
-    _lengths: dict[int, int] = field(default_factory=dict)  # length of the text so far, by choice
+    names: TokenTexts
+    prompt: Prompt
+    _length: int = 0  # length of the text so far
 
-    @property
-    def logprobs(self) -> bool:
-        return self.asked.logprobs is not None
+    def opening(self) -> Object | None:
+        return self._echo() if self.asked.echo else None
 
-    async def begin(self, flight: Flight) -> None:
-        """Score the prompts where that is asked for."""
-        if self.asked.echo and self.asked.logprobs is not None:
-            ids = [prompt.ids for prompt in self.prompts]
-            self.scores = await score(flight, self.served, ids, self.asked.logprobs)
+    def chunk(self, piece: Piece) -> Object:
+        logprobs = self._logprobs([token.logprob for token in piece.tokens], self._length) if piece.tokens else None
+        self._length += len(piece.text)
+        return _choice(self.index, piece.text, logprobs, self.reason)
 
-    def openings(self, index: int) -> list[Object]:
-        return [self._echo(index)] if self.asked.echo else []
-
-    def pieces(self, index: int, piece: Piece) -> list[Object]:
-        logprobs = self._logprobs([token.logprob for token in piece.tokens], self._lengths.get(index, 0))
-        self._lengths[index] = self._lengths.get(index, 0) + len(piece.text)
-        reason = None if piece.finished is None else finish_reason(piece.finished.reason)
-        return [_choice(index, piece.text, logprobs if piece.tokens else None, reason)]
-
-    def choice(self, index: int, text: ChoiceText) -> Object:
-        assert text.finished is not None
-        echo = self._echo(text.index) if self.asked.echo else _choice(index, "", None, None)
-        logprobs = self._logprobs(logprobs_of(text.tokens), len(echo["text"]))
+    def whole(self, index: int) -> Object:
+        echo = self._echo() if self.asked.echo else _choice(index, "", None, None)
+        logprobs = self._logprobs([token.logprob for token in self.tokens], len(echo["text"]))
         if logprobs is not None and echo["logprobs"] is not None:
             logprobs = {name: echo["logprobs"][name] + logprobs[name] for name in logprobs}
-        return _choice(index, echo["text"] + text.text, logprobs, finish_reason(text.finished.reason))
+        return _choice(index, echo["text"] + self.text, logprobs, self.reason or LENGTH)  # or: nothing was written
 
-    def echoes(self) -> list[Object]:
-        """Choices of an answer that consists of the prompts alone."""
-        return [{**self._echo(index), "finish_reason": "length"} for index in range(len(self.prompts))]
+    def _echo(self) -> Object:
+        prompt = self.prompt
+        text = prompt.text if prompt.text is not None else "".join(map(self.names.text, prompt.ids))
+        self._length = len(text)
+        logprobs = None if prompt.scores is None else self._prompt_logprobs(prompt.ids[0], prompt.scores.result())
+        return _choice(self.index, text, logprobs, None)
 
-    def _echo(self, index: int) -> Object:
-        number = index // self.samples
-        prompt = self.prompts[number]
-        text = prompt.text if prompt.text is not None else "".join(map(self.served.texts.text, prompt.ids))
-        self._lengths[index] = len(text)
-        logprobs = self._prompt_logprobs(prompt, self.scores[number]) if self.scores else None
-        return _choice(index, text, logprobs, None)
-
-    def _prompt_logprobs(self, prompt: Prompt, scored: Scores) -> Object:
-        rest = self._logprobs(scored[1:], len(self.served.texts.text(prompt.ids[0])))
+    def _prompt_logprobs(self, begin: int, scores: Scores) -> Object:
+        rest = self._logprobs(scores[1:], len(self.names.text(begin)))
         assert rest is not None, "scored where log-probabilities are wanted"
-        first = {"tokens": [self.served.texts.name(prompt.ids[0])], "token_logprobs": [None], "top_logprobs": [None]}
+        first = {"tokens": [self.names.name(begin)], "token_logprobs": [None], "top_logprobs": [None]}
         return {name: first.get(name, [0]) + rest[name] for name in rest}
 
     def _logprobs(self, entries: Sequence[Logprob | None], offset: int) -> Object | None:
@@ -209,29 +210,19 @@ class Completion:
         lists: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for entry in entries:
             assert entry is not None, "asked for with the request"
-            lists["tokens"].append(self.served.texts.name(entry.token))
+            lists["tokens"].append(self.names.name(entry.token))
             lists["token_logprobs"].append(finite(entry.logprob))
             lists["top_logprobs"].append(self._top(entry) if self.asked.logprobs else None)
             lists["text_offset"].append(offset)
-            offset += len(self.served.texts.text(entry.token))
+            offset += len(self.names.text(entry.token))
         return lists
 
     def _top(self, entry: Logprob) -> dict[str, float]:
         """The likeliest tokens, and the token itself, by name; of two with one name, the likelier."""
         top: dict[str, float] = {}
         for token, logprob in (*entry.top, (entry.token, entry.logprob)):
-            top.setdefault(self.served.texts.name(token), finite(logprob))
+            top.setdefault(self.names.name(token), finite(logprob))
         return top
-
-
-def logprobs_of(tokens: Sequence[Token]) -> list[Logprob | None]:
-    """The log-probabilities of some tokens."""
-    return [token.logprob for token in tokens]
-
-
-def finite(logprob: float) -> float:
-    """A log-probability as JSON can hold it, without infinity."""
-    return logprob if math.isfinite(logprob) else LEAST
 
 
 def _choice(index: int, text: str, logprobs: Object | None, reason: str | None) -> Object:

@@ -198,8 +198,7 @@ VERSION = "0.5.0"  # of Ollama's API, whose fields are understood here
 def prepare_message(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
     """From a body of /api/chat to what begins its answer; raises ApiError."""
     asked = parse_body(body, OllamaChat, REFUSALS)
-    chat = parse_object(asked.chat(), ChatRequest, {})
-    chat.ignored_besides(asked.ignored)
+    chat = parse_object(asked.chat(), ChatRequest, {}, asked.ignored)
     return prepare_chat(service, flight, chat, owner, OllamaShape(chat=True))
 
 
@@ -208,11 +207,9 @@ def prepare_text(service: Service, flight: Flight, body: bytes, owner: str) -> P
     asked = parse_body(body, OllamaGenerate, REFUSALS)
     shape = OllamaShape(chat=False)
     if asked.raw or not service.find(asked.model.removesuffix(":latest")).chat:
-        completion = parse_object(asked.asked() | {"prompt": asked.prompt}, CompletionRequest, {})
-        completion.ignored_besides(asked.ignored)
+        completion = parse_object(asked.asked() | {"prompt": asked.prompt}, CompletionRequest, {}, asked.ignored)
         return prepare_completion(service, flight, completion, owner, shape)
-    chat = parse_object(asked.chat(), ChatRequest, {})
-    chat.ignored_besides(asked.ignored)
+    chat = parse_object(asked.chat(), ChatRequest, {}, asked.ignored)
     return prepare_chat(service, flight, chat, owner, shape)
 
 

@@ -332,7 +332,6 @@ NAMES = {"prompt": "input", "max_new_tokens": "max_output_tokens", "grammar": "t
 def prepare(service: Service, flight: Flight, body: bytes, owner: str) -> Prepared[Generation]:
     """From a body to what begins its answer; raises ApiError."""
     asked = parse_body(body, ResponsesRequest, REFUSALS)
-    chat = parse_object(asked.chat(), ChatRequest, {})
-    chat.ignored_besides(asked.ignored)
+    chat = parse_object(asked.chat(), ChatRequest, {}, asked.ignored)
     prepared = prepare_chat(service, flight, chat, owner, ResponseShape(asked.echoed()))
     return replace(prepared, names={**prepared.names, **NAMES})

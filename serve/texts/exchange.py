@@ -64,7 +64,7 @@ class TextRoute:
             raise refused(error, prepared.names) from None
 
     async def _answer(self, generation: Generation, flight: Flight, scope: Scope, receive: Receive, send: Send) -> None:
-        await generation.dialect.begin(flight)
+        await flight.finish(generation.scoring)
         if generation.asked.stream:
             await self._send_stream(generation, flight, send)
             return
@@ -102,13 +102,13 @@ class TextRoute:
 
     async def _chunks(self, generation: Generation, flight: Flight) -> AsyncIterator[Object]:
         for text in generation.texts:
-            for choice in generation.dialect.openings(text.index):
-                yield generation.chunk([choice])
+            if (opening := text.opening()) is not None:
+                yield generation.chunk([opening])
         async for prompt, event in _events(generation, flight):
             added = generation.add(prompt, event, self._service.metrics)
             if added is None or flight.abort_reason is not None:
                 continue
-            for chunk in generation.chunks(*added):
+            if (chunk := generation.chunk_of(*added)) is not None:
                 yield chunk
         flight.raise_if_aborted()
         if generation.asked.include_usage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
@@ -121,6 +121,9 @@ class StreamOptions(Strict):
 class GenerationRequest(with_fields(_fields_of({name: name for name in OF_OPENAI} | OF_OTHERS))):  # type: ignore[misc]
     """The fields that requests for a chat and for a completion share."""
 
+    id_prefix: ClassVar[str]  # of an answer's id
+    whole_object: ClassVar[str]  # what an answer says that it is
+    chunk_object: ClassVar[str]
     model: str | None = None
     n: Annotated[int, Field(ge=1)] = 1
     stop: Stops = Field(default_factory=list)
@@ -135,10 +138,6 @@ class GenerationRequest(with_fields(_fields_of({name: name for name in OF_OPENAI
         """The fields that were given and change nothing."""
         known = {"user", "metadata", "safety_identifier", "prompt_cache_key"} & self.model_fields_set
         return sorted({*self._ignored, *known})
-
-    def ignored_besides(self, names: Iterable[str]) -> None:
-        """Note further fields that were given and change nothing."""
-        self._ignored.extend(names)
 
     @property
     def include_usage(self) -> bool:
@@ -219,12 +218,14 @@ def parse_body(body: bytes, model: type[Model], refusals: Refusals) -> Model:
     return parse_object(found, model, refusals)
 
 
-def parse_object(found: Mapping[str, Any], model: type[Model], refusals: Refusals) -> Model:
-    """The request that an object holds; raises ApiError 400."""
+def parse_object(
+    found: Mapping[str, Any], model: type[Model], refusals: Refusals, no_effect: Iterable[str] = ()
+) -> Model:
+    """The request that an object holds; `no_effect`: further fields that were given. Raises ApiError 400."""
     given = {name: value for name, value in found.items() if value is not None}
     if isinstance(given.get("mxspec"), dict):
         given["mxspec"] = {name: value for name, value in given["mxspec"].items() if value is not None}
-    ignored = []
+    ignored = [*no_effect]
     for name, (harmless, why) in refusals.items():
         if name in given:
             if not any(given[name] is value or given[name] == value for value in harmless):
@@ -236,7 +237,7 @@ def parse_object(found: Mapping[str, Any], model: type[Model], refusals: Refusal
     except ValidationError as problems:
         raise _first(problems, given, model) from None
     if isinstance(asked, GenerationRequest):
-        asked.ignored_besides(ignored)
+        asked._ignored.extend(ignored)
     return asked
 
 
