@@ -34,3 +34,10 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 def test_every_document_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     assert [path.name for path in DOCUMENTS if path.name != "index.md" and f"{path.name})" not in index] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_files_that_a_document_names_exist(document: Path) -> None:
+    folders = "bench|compile|deploy|docs|evaluate|formats|recipes|runtime|scripts|serve|tests"
+    named = re.findall(rf"`((?:{folders})/[\w/.-]*)`", document.read_text())
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
