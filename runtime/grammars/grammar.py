@@ -53,7 +53,7 @@ class Grammar:
         A tokenizer's first grammar takes about a second, a large one as long: call it outside the engine's thread.
         A stranger's grammar can end the process: Trial (trial.py) tries it first.
         """
-        vocabulary = vocabulary_of(tokenizer, eos, vocab_size)
+        vocabulary = vocabulary_of(tokenizer, frozenset(eos), vocab_size)
         return Matcher(self.machine(vocabulary), vocabulary, eos, vocab_size)
 
     def machine(self, vocabulary: LLTokenizer) -> LLMatcher:
@@ -64,13 +64,7 @@ class Grammar:
         from llguidance import LLMatcher
 
         try:
-            match self.kind:
-                case "json_schema":
-                    source = LLMatcher.grammar_from_json_schema(self.text)
-                case "regex":
-                    source = LLMatcher.grammar_from_regex(self.text)
-                case "lark":
-                    source = LLMatcher.grammar_from_lark(self.text)
+            source = getattr(LLMatcher, f"grammar_from_{self.kind}")(self.text)
             machine = LLMatcher(vocabulary, source, log_level=0)
         except UnicodeEncodeError as error:
             raise GenerationError("grammar", "got half a surrogate pair, expected text") from error
@@ -87,47 +81,29 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class VocabularyParts:
-    """What llguidance makes a vocabulary of, as another process can be told it."""
-
-    tokenizer: str  # tokenizer.json
-    size: int
-    ends: list[int]
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> VocabularyParts:
-        size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
-        ends = sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
-        return cls(_without_limits(tokenizer).to_str(), size, ends)
-
-    def vocabulary(self) -> LLTokenizer:
-        """The text of each token, in a tree; GenerationError if llguidance is missing or cannot read the tokenizer."""
-        try:
-            from llguidance import LLTokenizer
-        except ImportError as error:
-            raise GenerationError(
-                "grammar", "needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
-            ) from error
-        with guarded("this tokenizer is not supported", partial(GenerationError, "grammar")):
-            return LLTokenizer(self.tokenizer, n_vocab=self.size, eos_token=self.ends or None)
+def vocabulary_parts(tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> tuple[str, int, list[int]]:
+    """What make_vocabulary makes a vocabulary of, also in another process: tokenizer.json, size and ends."""
+    if tokenizer.truncation is not None or tokenizer.padding is not None:  # which would apply to forced text
+        tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    size = max(vocab_size, 1 + max(tokenizer.get_vocab().values()))
+    return tokenizer.to_str(), size, sorted(token for token in eos if tokenizer.id_to_token(token) is not None)
 
 
-def vocabulary_of(tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> LLTokenizer:
-    """The tokenizer in the form of llguidance; the first time takes up to a second, without a switch of threads."""
-    return _vocabulary(tokenizer, frozenset(eos), vocab_size)
+def make_vocabulary(tokenizer_json: str, size: int, ends: list[int]) -> LLTokenizer:
+    """The text of each token, in a tree; GenerationError if llguidance is missing or cannot read the tokenizer."""
+    try:
+        from llguidance import LLTokenizer
+    except ImportError as error:
+        raise GenerationError(
+            "grammar", "needs llguidance, which is not installed: pip install 'mxspec[grammar]'"
+        ) from error
+    with guarded("this tokenizer is not supported", partial(GenerationError, "grammar")):
+        return LLTokenizer(tokenizer_json, n_vocab=size, eos_token=ends or None)
 
 
 @lru_cache(maxsize=4)
-def _vocabulary(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> LLTokenizer:
-    return VocabularyParts.of(tokenizer, eos, vocab_size).vocabulary()
-
-
-def _without_limits(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy of the tokenizer without truncation and padding, which would apply to forced text."""
-    if tokenizer.truncation is None and tokenizer.padding is None:
-        return tokenizer
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    return copy
+def vocabulary_of(tokenizer: Tokenizer, eos: frozenset[int], vocab_size: int) -> LLTokenizer:
+    """The tokenizer in the form of llguidance; the first time takes up to a second, without a switch of threads."""
+    return make_vocabulary(*vocabulary_parts(tokenizer, eos, vocab_size))

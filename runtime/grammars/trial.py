@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError, UnavailableError
-from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts, vocabulary_of
+from mxspec.runtime.grammars.grammar import Grammar, vocabulary_of, vocabulary_parts
 from mxspec.runtime.grammars.matcher import Matcher
 from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError, TooSlowError
 from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota
@@ -45,14 +44,19 @@ class Trial:
 
     def __init__(self, tokenizer: Tokenizer, eos: Collection[int], vocab_size: int) -> None:
         self._tokenizer = tokenizer
-        self._eos = eos
+        self._eos = frozenset(eos)
         self._vocab_size = vocab_size
         self._verdicts: OrderedDict[bytes, TrialVerdict] = OrderedDict()  # by the grammar's hash
         self._lock = threading.Lock()
         self._quotas = ProcessQuota(PROCESSES), ProcessQuota(SLOW_PROCESSES)
         self._compiling = ProcessQuota(COMPILING), ProcessQuota(COMPILING)
         self._forks: ForkServer | None = None
-        self.close = weakref.finalize(self, list)
+
+    def close(self) -> None:
+        """End the processes."""
+        with self._lock:
+            if self._forks is not None:
+                self._forks.close()
 
     def warm(self) -> None:
         """Make what all grammars need; raises GenerationError. It takes up to a second and stops other threads."""
@@ -108,9 +112,6 @@ class Trial:
         self.warm()  # raises here what would end a process
         with self._lock:
             if self._forks is None:
-                parts = VocabularyParts.of(self._tokenizer, self._eos, self._vocab_size)
-                child = "mxspec.runtime.grammars.trial_child"
-                self._forks = ForkServer(child, parts.tokenizer, parts.size, parts.ends)
-                self.close.detach()
-                self.close = weakref.finalize(self, self._forks.close)
+                parts = vocabulary_parts(self._tokenizer, self._eos, self._vocab_size)
+                self._forks = ForkServer("mxspec.runtime.grammars.trial_child", *parts)
             return self._forks

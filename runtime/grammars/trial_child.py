@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.grammars.grammar import Grammar, VocabularyParts
+from mxspec.runtime.grammars.grammar import Grammar, make_vocabulary
 from mxspec.runtime.grammars.matcher import one_line
 from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each
 
@@ -22,7 +22,7 @@ STEP_SECONDS = 0.1  # of processor time; texts beside this one wait for each ste
 
 def prepare(tokenizer: str, size: int, ends: list[int]) -> Answer:
     """A function that tries a grammar of this vocabulary: empty if it is good, GenerationError if not."""
-    vocabulary = VocabularyParts(tokenizer, size, ends).vocabulary()
+    vocabulary = make_vocabulary(tokenizer, size, ends)
 
     def answer(kind: str, text: str) -> str:
         machine = Grammar(kind, text).machine(vocabulary)  # type: ignore[arg-type]
