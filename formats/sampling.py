@@ -27,7 +27,8 @@ class Parameter:
     """What is known of a sampling parameter: `low` to `high` are its values, `expected` says so in an error.
 
     `bundled`: a bundle may hold a default, from the checkpoint's generation_config.json. `drawn`: it shapes what is
-    drawn, and does nothing at temperature 0.
+    drawn, and does nothing at temperature 0. Requests of other servers have it under these names: `openai`, `vllm`
+    (and llama.cpp), `ollama`; empty: they have no such setting.
     """
 
     kind: Kind
@@ -38,6 +39,9 @@ class Parameter:
     high: float = math.inf
     bundled: bool = False
     drawn: bool = False
+    openai: str = ""
+    vllm: str = ""
+    ollama: str = ""
 
     def accepts(self, value: object) -> bool:
         """Whether a number is of its kind and within its range; NaN is in no range. A bias is checked by its tokens."""
@@ -64,6 +68,8 @@ class SamplingParameters(Generic[Unset]):
         expected=f"0 (greedy) or a positive number up to {MAX_TEMPERATURE:g}",
         help="Sampling temperature; 0 is greedy: always the likeliest token.",
         bundled=True,
+        openai="temperature",
+        ollama="temperature",
     )
     top_k: int | Unset = _parameter(
         "integer",
@@ -74,6 +80,8 @@ class SamplingParameters(Generic[Unset]):
         help="Sample from the K likeliest tokens only; 0 is off.",
         bundled=True,
         drawn=True,
+        vllm="top_k",
+        ollama="top_k",
     )
     top_p: float | Unset = _parameter(
         "number",
@@ -84,6 +92,8 @@ class SamplingParameters(Generic[Unset]):
         help="Sample from the likeliest tokens whose probabilities add up to P; 1 is off.",
         bundled=True,
         drawn=True,
+        openai="top_p",
+        ollama="top_p",
     )
     seed: int | None = _parameter(
         "integer",
@@ -92,6 +102,8 @@ class SamplingParameters(Generic[Unset]):
         high=2**64 - 1,
         expected="an integer from 0 to 2^64 - 1",
         help="Seed of the random numbers.  [default: drawn, and reported]",
+        openai="seed",
+        ollama="seed",
     )
     _: KW_ONLY
     min_p: float | Unset = _parameter(
@@ -103,6 +115,8 @@ class SamplingParameters(Generic[Unset]):
         help="Sample from tokens with at least this share of the likeliest token's probability; 0 is off.",
         bundled=True,
         drawn=True,
+        vllm="min_p",
+        ollama="min_p",
     )
     typical_p: float | Unset = _parameter(
         "number",
@@ -113,6 +127,8 @@ class SamplingParameters(Generic[Unset]):
         help="Sample from the most typical tokens whose probabilities add up to P; 1 is off.",
         bundled=True,
         drawn=True,
+        vllm="typical_p",
+        ollama="typical_p",
     )
     repetition_penalty: float | Unset = _parameter(
         "number",
@@ -122,6 +138,8 @@ class SamplingParameters(Generic[Unset]):
         expected="0.001 to 1000 (1: off)",
         help="Divide the logits of tokens that the prompt or the answer has already; 1 is off.",
         bundled=True,
+        vllm="repetition_penalty",
+        ollama="repeat_penalty",
     )
     no_repeat_ngram_size: int | Unset = _parameter(
         "integer",
@@ -139,6 +157,8 @@ class SamplingParameters(Generic[Unset]):
         high=100,
         expected="-100 to 100 (0: off)",
         help="Subtract from the logits of tokens that the answer has already; 0 is off.",
+        openai="presence_penalty",
+        ollama="presence_penalty",
     )
     frequency_penalty: float = _parameter(
         "number",
@@ -147,6 +167,8 @@ class SamplingParameters(Generic[Unset]):
         high=100,
         expected="-100 to 100 (0: off)",
         help="Subtract from a token's logit for each time that the answer has it already; 0 is off.",
+        openai="frequency_penalty",
+        ollama="frequency_penalty",
     )
     logit_bias: Mapping[int, float] = field(
         default_factory=dict,
@@ -156,6 +178,7 @@ class SamplingParameters(Generic[Unset]):
                 "bias",
                 {},
                 help="Add VALUE to the logit of token ID; -inf forbids the token. May be given several times.",
+                openai="logit_bias",
             )
         },
     )

@@ -53,22 +53,22 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Sums over a text. Emitted = accepted + rounds, before a cut by an end or a limit.
+    """Sums over a text, and the fields of its JSON. Emitted = steps = accepted + rounds, before a cut by an end.
 
     Of a beam search drafted, evaluated and accepted are steps, and accepted + rounds are the steps of the search.
     """
 
+    prompt_tokens: int
+    reused_tokens: int  # tokens of the prompt that a slot held already, so they were not read again
+    reread_tokens: int  # tokens of the prompt that a slot had read, and that windows have passed since
     seed: int | None  # what the random numbers were drawn from; None where the text is greedy
     k: int | Literal["auto"]
     drafter: str
     verifier: str  # "greedy" where the text is, "beams" of a beam search
     proposal: str
     lossless: bool  # False where lenience was asked for: the text is not the target's own
-    prompt_tokens: int
-    reused_tokens: int  # tokens of the prompt that a slot held already, so they were not read again
-    reread_tokens: int  # tokens of the prompt that a slot had read, and that windows have passed since
-    emitted: int  # tokens handed to the reader
     beams: int  # beams kept at a time; 1: no beam search
+    steps: int  # tokens that the rounds have given; for a beam search, of its steps
     rounds: int
     drafted: int
     evaluated: int
@@ -77,6 +77,7 @@ class Statistics:
     origins: Mapping[str, int]  # emitted tokens, by who wrote them
     evaluated_by_position: tuple[int, ...]  # entry i: of the drafted tokens number i + 1 of each round
     accepted_by_position: tuple[int, ...]
+    experts_a_step: float | None  # experts of a layer that a step after the first touched; None without experts
     rounds_by_k: Mapping[int, int]  # number of rounds by the number of drafted tokens
     waiting_seconds: float  # from the request to a free slot
     prefill_seconds: float  # from the free slot to the first token
@@ -84,7 +85,7 @@ class Statistics:
     decode_seconds: float  # all rounds after the first token, of which
     draft_seconds: float
     target_seconds: float
-    experts_a_step: float | None = None  # experts of a layer that a step after the first touched; None without experts
+    emitted: int  # tokens handed to the reader
 
     @property
     def acceptance(self) -> float | None:
@@ -111,11 +112,6 @@ class Statistics:
         """Emitted tokens a round; the first token, which comes from the prompt alone, is not counted as a round."""
         emitted = self.emitted if self.beams == 1 else self.steps
         return (emitted - 1) / (self.rounds - 1) if self.rounds > 1 else None
-
-    @property
-    def steps(self) -> int:
-        """Number of tokens that the rounds have given; for a beam search, of its steps."""
-        return self.accepted + self.rounds
 
 
 @dataclass(frozen=True, slots=True)

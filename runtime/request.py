@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.beam_settings import Beams
-from mxspec.runtime.settings import RequestSettings, TypedControlTokens
+from mxspec.runtime.settings import SETTINGS, RequestSettings
 from mxspec.runtime.text.stream import check_stops
 
 Message = Mapping[str, Any]
@@ -36,8 +36,6 @@ class Request(RequestSettings):
     tools: Sequence[Message] | None = None  # that the chat's template describes to the model
     template_variables: Message | None = None  # further ones of the chat's template, such as enable_thinking
     continued: bool = False  # the answer goes on from the last message, which is the assistant's
-    logprobs: int | None = None  # log-probabilities of the tokens, and of this many likeliest tokens beside each
-    logprobs_of: Literal["raw", "shaped"] = "raw"  # of the model's own distribution, or the one drawn from
     grammar: Grammar | None = None
     trace: bool = False  # each Round says what was drafted, what both models thought of it, and what became of it
     cache_key: str = ""  # cached prompts and answers are shared only between requests of the same key
@@ -50,24 +48,23 @@ class Request(RequestSettings):
         for name, given in (("template_variables", self.template_variables is not None), ("continued", self.continued)):
             if given and self.messages is None:
                 raise GenerationError(name, "given with a prompt; it needs messages")
-        if self.typed_control_tokens not in get_args(TypedControlTokens):
-            raise GenerationError(
-                "typed_control_tokens", f"got {self.typed_control_tokens!r}, expected control or text"
-            )
-        require_integer("max_new_tokens", self.max_new_tokens, 1)
-        require_integer("min_new_tokens", self.min_new_tokens, 0)
+        for name, setting in SETTINGS.items():
+            value = getattr(self, name)
+            if setting.low is not None and value is not None:
+                require_integer(name, value, setting.low)
+            if setting.kind == "flag" and not isinstance(value, bool):
+                raise GenerationError(name, f"got {value!r}, expected true or false")
+        for name in ("typed_control_tokens", "logprobs_of"):
+            value, choices = getattr(self, name), SETTINGS[name].choices
+            if value not in choices:
+                raise GenerationError(name, f"got {value!r}, expected {' or '.join(choices)}")
         if self.min_new_tokens > self.max_new_tokens:
             raise GenerationError(
                 "min_new_tokens",
                 f"got {self.min_new_tokens}, expected at most {self.max_new_tokens}, the maximum number of new tokens",
             )
-        require_integer("n", self.n, 1)
         if self.best_of is not None:
             require_integer("best_of", self.best_of, self.n)
-        if self.logprobs is not None:
-            require_integer("logprobs", self.logprobs, 0)
-        if self.logprobs_of not in ("raw", "shaped"):
-            raise GenerationError("logprobs_of", f"got {self.logprobs_of!r}, expected raw or shaped")
         if not isinstance(self.cache_key, str):
             raise GenerationError("cache_key", f"got {self.cache_key!r}, expected a string")
         self._check_grammar()
@@ -108,7 +105,6 @@ class Request(RequestSettings):
                 raise GenerationError(name, "given with a grammar, which alone says where the text may end")
 
     def _check_beams(self) -> None:
-        require_integer("beams", self.beams, 1)
         penalty = self.length_penalty
         if not isinstance(penalty, int | float) or isinstance(penalty, bool) or not abs(penalty) <= MAX_LENGTH_PENALTY:
             raise GenerationError(

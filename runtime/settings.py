@@ -25,22 +25,24 @@ K = int | Literal["auto"]
 TypedControlTokens = Literal["control", "text"]
 Kind = Literal["integer", "number", "flag", "choice", "k", "early_stopping", "texts", "token_ids"]
 CHAT, LENGTH, SAMPLING, GRAMMAR = "Chat", "Length", "Sampling (default: what the bundle says)", "Grammar"
-SPEED, BEAMS = "Speculation and speed", "Beam search"
+SPEED, BEAMS, OUTPUT = "Speculation and speed", "Beam search", "Output"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What is known of a setting: `group` is the section of --help that has its option; empty: it has no option.
 
-    `served`: the server has it as `mxspec.NAME`. `elsewhere`: its name at the top of a request in vLLM and llama.cpp.
+    `low` is the lowest value of a whole number. `served`: the server has it as `mxspec.NAME`. `vllm`: its name at
+    the top of a request in vLLM and llama.cpp.
     """
 
     kind: Kind
     group: str = ""
     help: str = ""
     choices: Sequence[str] = ()
+    low: int | None = None
     served: bool = False
-    elsewhere: str = ""
+    vllm: str = ""
 
 
 def _setting(kind: Kind, default: Any, **known: Any) -> Any:
@@ -62,16 +64,18 @@ class RequestSettings(SamplingParameters[None]):
     max_new_tokens: int = _setting(
         "integer",
         128,
+        low=1,
         group=LENGTH,
         help="Maximum number of new tokens.  [default: 128; in a chat all that the context holds]",
     )
     min_new_tokens: int = _setting(
         "integer",
         0,
+        low=0,
         group=LENGTH,
         help="Minimum number of new tokens; the text does not end before.  [default: 0]",
         served=True,
-        elsewhere="min_tokens",
+        vllm="min_tokens",
     )
     stop: str | Sequence[str] = _setting(
         "texts", (), group=LENGTH, help="End the answer before this text. May be given several times."
@@ -81,7 +85,7 @@ class RequestSettings(SamplingParameters[None]):
         (),
         help="Tokens that end the text, as the end of text does.",
         served=True,
-        elsewhere="stop_token_ids",
+        vllm="stop_token_ids",
     )
     ignore_eos: bool = _setting(
         "flag",
@@ -89,9 +93,9 @@ class RequestSettings(SamplingParameters[None]):
         group=LENGTH,
         help="Continue after an end-of-text token.",
         served=True,
-        elsewhere="ignore_eos",
+        vllm="ignore_eos",
     )
-    n: int = _setting("integer", 1, group=SAMPLING, help="Number of samples to write.  [default: 1]")
+    n: int = _setting("integer", 1, low=1, group=SAMPLING, help="Number of samples to write.  [default: 1]")
     best_of: int | None = _setting(
         "integer",
         None,
@@ -101,6 +105,7 @@ class RequestSettings(SamplingParameters[None]):
     beams: int = _setting(
         "integer",
         1,
+        low=1,
         group=BEAMS,
         help="Number of beams of a beam search; the n best texts are written.  [default: 1, no search]",
         served=True,
@@ -173,6 +178,20 @@ class RequestSettings(SamplingParameters[None]):
         group=SPEED,
         help="Below 1, more drafted tokens are accepted, and the text is not the target's own.  [default: 1]",
         served=True,
+    )
+    logprobs: int | None = _setting(
+        "integer",
+        None,
+        low=0,
+        group=OUTPUT,
+        help="With --json or --prompts: log-probability of each token, and of the N likeliest tokens in its place.",
+    )
+    logprobs_of: Literal["raw", "shaped"] = _setting(
+        "choice",
+        "raw",
+        group=OUTPUT,
+        choices=("raw", "shaped"),
+        help="Log-probabilities of the model itself (raw), or after the sampling settings (shaped).  [default: raw]",
     )
 
 

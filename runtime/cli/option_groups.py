@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from mxspec.runtime.cli.command import Command
 
 OTHERS = "Other options"
 
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -40,3 +42,10 @@ class GroupedCommand(Command):
 def option(group: str, *names: str, **settings: Any) -> Callable[[Function], Function]:
     """Like click.option, for an option of a group."""
     return click.option(*names, cls=GroupedOption, group=group, **settings)
+
+
+def names_given() -> set[str]:
+    """The options and arguments that the command was called with, as they are written: --chat, PROMPT."""
+    context = click.get_current_context()
+    given = [each for each in context.command.params if context.get_parameter_source(each.name or "") in _GIVEN]
+    return {each.opts[-1] if isinstance(each, click.Option) else each.human_readable_name for each in given}

@@ -1,4 +1,4 @@
-"""Raise an error when standard output can no longer be written: it is closed, the disk is full, or the pipe broke."""
+"""What a command writes: standard output, which can be closed, full or broken, and files that options name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from mxspec.formats.errors import MxspecError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -65,3 +68,25 @@ def _occupy_closed() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, mode)
+
+
+def check_path(option: str, path: Path, *suffixes: str) -> None:
+    """Raise MxspecError for a file that cannot be written, before anything else is done."""
+    if path.suffix not in suffixes:
+        expected = " or ".join(suffixes)
+        raise MxspecError(f"{option} {path}: got a name that ends in {path.suffix!r}, expected {expected}")
+    if not path.parent.is_dir():
+        raise MxspecError(f"{option} {path}: the folder {path.parent} does not exist")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise MxspecError(f"{option} {path}: cannot be written")
+
+
+def write_file(option: str, path: Path, text: str) -> None:
+    """Write a text file; an old one stays whole until the new one is complete. Raises MxspecError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", errors="replace")
+        beside.replace(path)
+    except (OSError, ValueError) as error:
+        beside.unlink(missing_ok=True)
+        raise MxspecError(f"{option} {path}: cannot be written: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def closing_line(statistics: Statistics, reason: FinishReason) -> str:
     parts.append(f"{statistics.emitted:,} tokens in {statistics.rounds:,} rounds")
     reused = f", {statistics.reused_tokens:,} of them reused" if statistics.reused_tokens else ""
     if statistics.reread_tokens:
-        reused += f", {statistics.reread_tokens:,} read again: windows had passed them"
+        reused += f", {statistics.reread_tokens:,} re-read (windows had dropped them)"
     parts += [f"{statistics.prompt_tokens:,} prompt tokens{reused}", f"K = {statistics.k}"]
     if statistics.seed is not None:
         parts += [f"verifier {statistics.verifier}, {statistics.proposal}", f"seed {statistics.seed}"]
@@ -65,34 +66,8 @@ def answer_as_json(answer: Answer, *, with_logprobs: bool = False) -> dict[str, 
 
 def statistics_as_json(statistics: Statistics) -> dict[str, Any]:
     """Statistics as an object, with the same units."""
-    return {
-        "prompt_tokens": statistics.prompt_tokens,
-        "reused_tokens": statistics.reused_tokens,
-        "reread_tokens": statistics.reread_tokens,
-        "seed": statistics.seed,
-        "k": statistics.k,
-        "drafter": statistics.drafter,
-        "verifier": statistics.verifier,
-        "proposal": statistics.proposal,
-        "lossless": statistics.lossless,
-        "beams": statistics.beams,
-        "steps": statistics.steps,
-        "rounds": statistics.rounds,
-        "drafted": statistics.drafted,
-        "evaluated": statistics.evaluated,
-        "accepted": statistics.accepted,
-        "bonus": statistics.bonus,
-        "origins": dict(statistics.origins),
-        "evaluated_by_position": list(statistics.evaluated_by_position),
-        "accepted_by_position": list(statistics.accepted_by_position),
-        "experts_a_step": statistics.experts_a_step,
-        "rounds_by_k": {str(k): rounds for k, rounds in statistics.rounds_by_k.items()},
-        "waiting_s": statistics.waiting_seconds,
-        "prefill_s": statistics.prefill_seconds,
-        "encode_s": statistics.encode_seconds,
-        "decode_s": statistics.decode_seconds,
-        "draft_s": statistics.draft_seconds,
-        "target_s": statistics.target_seconds,
+    names = [field.name for field in fields(statistics) if field.name != "emitted"]
+    return {name.replace("_seconds", "_s"): getattr(statistics, name) for name in names} | {
         "rest_s": statistics.rest_seconds,
         "decode_tok_per_s": statistics.decode_tokens_per_second,
         "timings": timings(statistics),

@@ -10,7 +10,7 @@ import click
 from mxspec.formats.sampling import PARAMETERS, Parameter
 from mxspec.runtime.cli.option_groups import option
 from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
-from mxspec.runtime.settings import BEAMS, CHAT, GRAMMAR, LENGTH, SAMPLING, SETTINGS, SPEED, Kind, Setting
+from mxspec.runtime.settings import BEAMS, CHAT, GRAMMAR, LENGTH, SAMPLING, SETTINGS, SPEED, Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -37,14 +37,15 @@ def sampling_option(name: str, parameter: Parameter) -> Callable[[Function], Fun
     return option(SAMPLING, _named(name), type=int if parameter.kind == "integer" else float, help=parameter.help)
 
 
-def setting_option(name: str, setting: Setting) -> Callable[[Function], Function]:
+def setting_option(name: str) -> Callable[[Function], Function]:
     """The option of another setting, made from its declaration."""
-    settings = {"type": click.Choice(setting.choices)} if setting.kind == "choice" else _KINDS[setting.kind]
-    return option(setting.group, _named(name), help=setting.help, **settings)
+    setting = SETTINGS[name]
+    given = {"type": click.Choice(setting.choices)} if setting.kind == "choice" else _KINDS[setting.kind]
+    return option(setting.group, _named(name), help=setting.help, **given)
 
 
 def _of(group: str) -> list[Callable[[Function], Function]]:
-    return [setting_option(name, setting) for name, setting in SETTINGS.items() if setting.group == group]
+    return [setting_option(name) for name, setting in SETTINGS.items() if setting.group == group]
 
 
 OPTIONS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,6 @@ def parse_bias(_ctx: click.Context, _param: click.Parameter, values: Sequence[st
 def request_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of Request that were given as options; the others are left to the bundle's defaults."""
     given = {name: value for name, value in sorted(options.items()) if value not in (None, (), {})}
-    if "logprobs_of" in given and "logprobs" not in given and "best_of" not in given:
-        raise GenerationError("--logprobs-of", "given without --logprobs or --best-of, where it changes nothing")
     texts = {name: given.pop(name) for name in GRAMMARS if name in given}
     if "lark" in texts:
         texts["lark"] = read_text(Path(texts["lark"]), "--lark")
@@ -82,26 +81,29 @@ def grammar_of(texts: Mapping[str, Any]) -> Grammar:
     return makers[kind](text)
 
 
-def request_for(
-    engine: Engine,
-    prompt: str,
-    settings: Mapping[str, Any],
-    *,
-    system: str | None = None,
-    raw: bool = False,
-    task: str | None = None,
-) -> Request:
-    """The request for a text: a chat message if the bundle has a template, unless the text is to be continued.
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a command says of all its prompts; equal ones have the same repr."""
 
-    The prefix of `task` comes before the text.
-    """
-    from mxspec.runtime.request import Request
+    settings: Mapping[str, Any]  # of the request
+    system: str | None = None
+    raw: bool = False
+    task: str | None = None
 
-    if task is not None:
-        prompt = engine.task(task) + prompt
-    if raw or (engine.template is None and system is None):
-        return Request(prompt=prompt, **settings)
-    if engine.template is None:
-        raise GenerationError("system", f"bundle {engine.bundle.path} has no chat template to put it in; leave it out")
-    instructions: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-    return Request(messages=[*instructions, {"role": "user", "content": prompt}], **settings)
+    def request(self, engine: Engine, prompt: str, **own: Any) -> Request:
+        """The request for a text: a chat message if the bundle has a template, unless the text is to be continued.
+
+        The prefix of the task comes before the text. Settings of its `own` go before these. Raises GenerationError.
+        """
+        from mxspec.runtime.request import Request
+
+        settings = {**self.settings, **own}
+        if self.task is not None:
+            prompt = engine.task(self.task) + prompt
+        if self.raw or (engine.template is None and self.system is None):
+            return Request(prompt=prompt, **settings)
+        if engine.template is None:
+            where = f"bundle {engine.bundle.path}"
+            raise GenerationError("system", f"{where} has no chat template to put it in; leave it out")
+        instructions: list[Message] = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return Request(messages=[*instructions, {"role": "user", "content": prompt}], **settings)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.formats.validation import parse_json
-from mxspec.runtime.cli.settings import GRAMMARS, grammar_of, request_for
+from mxspec.runtime.cli.settings import GRAMMARS, Defaults, grammar_of
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.request import Request
 
@@ -32,16 +32,6 @@ class Line:
 
     number: int
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """The command's settings for all lines; equal settings have the same repr."""
-
-    settings: Mapping[str, Any]
-    system: str | None = None
-    raw: bool = False
-    task: str | None = None
 
 
 def read_lines(path: Path, argument: str = "--prompts") -> Iterator[Line]:
@@ -80,20 +70,15 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
     grammars = {name: own.pop(name) for name in GRAMMARS if name in own}
     if grammars:
         own["grammar"] = grammar_of(grammars)
-    settings = {**defaults.settings, **own}
-    prompt = settings.get("prompt")
-    if isinstance(prompt, str) and "messages" not in settings:
-        del settings["prompt"]
-        return request_for(engine, prompt, settings, system=defaults.system, raw=defaults.raw, task=defaults.task)
+    if isinstance(own.get("prompt"), str) and "messages" not in own:
+        return defaults.request(engine, own.pop("prompt"), **own)
     if defaults.task is not None:
         raise GenerationError("task", "given with a prompt that is not text, so it cannot be put before the prompt")
-    return Request(**settings)
+    return Request(**{**defaults.settings, **own})
 
 
 def _check_kinds(own: dict[str, Any]) -> None:
     """Check the types that Request trusts its callers with; in JSON the token ids of logit_bias are text."""
-    if not isinstance(own.get("ignore_eos", False), bool):
-        raise GenerationError("ignore_eos", f"got {own['ignore_eos']!r}, expected true or false")
     if not isinstance(own.get("drafter", "model"), str):
         raise GenerationError("drafter", f"got {own['drafter']!r}, expected one of {', '.join(NAMES)}")
     bias = own.get("logit_bias")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +12,9 @@ import click
 
 from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.runtime.cli.interrupts import on_interrupt, raising_interrupts
+from mxspec.runtime.cli.output import write_file
 from mxspec.runtime.cli.report import closing_line
-from mxspec.runtime.commands.writing import on_terminal, write_answer
+from mxspec.runtime.commands.answer import on_terminal, write_answer
 
 if TYPE_CHECKING:
     from mxspec.runtime.engine import Engine
@@ -76,10 +76,10 @@ class ChatSession:
         ids = self._conversation.prompt_for(text)
         handle = self._engine.generate(ids, **self._settings)
         with on_interrupt(handle.cancel, handle.cancel):
-            written = write_answer(handle, self._settings["max_new_tokens"])
-        if written.token_ids:  # an answer that was cut off stays as far as it came
-            self._conversation.add_answer(written.token_ids, written.text)
-        _note(closing_line(written.last.statistics, written.last.reason))
+            answer = write_answer(handle, self._settings["max_new_tokens"], [])
+        if answer.token_ids:  # an answer that was cut off stays as far as it came
+            self._conversation.add_answer(answer.token_ids, answer.text)
+        _note(closing_line(answer.statistics, answer.reason))
 
     def _obey(self, line: str) -> bool:
         """Do what a command says; whether the session goes on."""
@@ -106,13 +106,7 @@ class ChatSession:
         if not name:
             raise GenerationError("/save", "expected the name of a file after it")
         path = Path(name).expanduser()
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            beside.write_text(json.dumps(self._conversation.as_dict(), ensure_ascii=False, indent=2), encoding="utf-8")
-            beside.replace(path)  # the old file stays whole until the new one is complete
-        except (OSError, ValueError) as error:
-            beside.unlink(missing_ok=True)
-            raise GenerationError("/save", f"{path} cannot be written: {error}") from None
+        write_file("/save", path, json.dumps(self._conversation.as_dict(), ensure_ascii=False, indent=2))
         _note(f"Saved in {path}.")
 
 

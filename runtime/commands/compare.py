@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.command import print_json, report_console
+from mxspec.runtime.cli.output import write_file
 from mxspec.runtime.cli.plain_console import PlainConsole, shown
 from mxspec.runtime.cli.report import answer_as_json
-from mxspec.runtime.cli.settings import request_for
+from mxspec.runtime.cli.settings import Defaults
 from mxspec.runtime.columns import Recording, open_columns, write_column
-from mxspec.runtime.commands.writing import DRAFTED_COLOUR, on_terminal
+from mxspec.runtime.commands.answer import DRAFTED_COLOUR, on_terminal
 
 FRAMES_A_SECOND = 20
 PICTURE_WIDTH = 132  # characters
@@ -33,33 +33,14 @@ LINES_AROUND = 8  # lines of the terminal around the text of a column
 _WEB_FONT = re.compile(r"@font-face {.*?}\s*", re.DOTALL)  # the picture stands alone; the viewer's own font will do
 
 
-def check_picture_path(path: Path) -> None:
-    """Raise MxspecError for a file that cannot be written, before anything else is done."""
-    if path.suffix != ".svg":
-        raise MxspecError(f"--picture {path}: got a name that ends in {path.suffix!r}, expected .svg")
-    if not path.parent.is_dir() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise MxspecError(f"--picture {path}: cannot be written")
-
-
 def compare(
-    bundle: Path,
-    prompt: str,
-    settings: Mapping[str, Any],
-    *,
-    system: str | None,
-    raw: bool,
-    task: str | None,
-    threads: int | None,
-    json_output: bool,
-    picture: Path | None,
+    bundle: Path, prompt: str, defaults: Defaults, *, threads: int | None, json_output: bool, picture: Path | None
 ) -> int:
     """Have every column write, show them together, and say how much faster each is than the first; the exit code."""
-    if picture is not None:
-        check_picture_path(picture)
     console = report_console(json_output=json_output)
     recordings: list[Recording] = []
     with open_columns(bundle, threads) as columns:
-        request = request_for(columns[-1].engine, prompt, settings, system=system, raw=raw, task=task)
+        request = defaults.request(columns[-1].engine, prompt)
         for number, column in enumerate(columns, 1):
             with console.status(f"{column.title} writes: {number} of {len(columns)}, one after another"):
                 write_column(column, replace(request, max_new_tokens=1, min_new_tokens=0, cache_key="first"))  # pages
@@ -154,7 +135,4 @@ def save_picture(recordings: Sequence[Recording], path: Path) -> None:
         console = PlainConsole(file=nowhere, record=True, width=PICTURE_WIDTH, force_terminal=True)
         console.print(side_by_side(recordings))
         drawn = console.export_svg(title="specrun --compare")
-    try:
-        path.write_text(_WEB_FONT.sub("", drawn), encoding="utf-8")
-    except OSError as error:
-        raise MxspecError(f"--picture {path}: {error.strerror}") from None
+    write_file("--picture", path, _WEB_FONT.sub("", drawn))

@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.cli.option_groups import GroupedCommand, option
-from mxspec.runtime.cli.request_options import request_options
-from mxspec.runtime.cli.settings import request_for, request_settings
-from mxspec.runtime.commands.invocation import Invocation
-from mxspec.runtime.commands.one_answer import answer_once
+from mxspec.runtime.cli.option_groups import GroupedCommand, names_given, option
+from mxspec.runtime.cli.output import check_path
+from mxspec.runtime.cli.request_options import request_options, setting_option
+from mxspec.runtime.cli.settings import Defaults, request_settings
+from mxspec.runtime.commands.answer import answer_once
 from mxspec.runtime.commands.prompt import read_prompt
-from mxspec.runtime.commands.trace_file import check_trace_path
-from mxspec.runtime.settings import SPEED
+from mxspec.runtime.settings import OUTPUT, SPEED
 
-if TYPE_CHECKING:
-    from mxspec.runtime.engine import Engine
-
-PROMPT, OUTPUT, BATCH = "Prompt", "Output", "Batch jobs"
+PROMPT, BATCH = "Prompt", "Batch jobs"
 FILE = click.Path(path_type=Path)
+TALK = "a chat of many turns"
+WITHOUT_EFFECT = {  # what does nothing beside an option, or in such a chat
+    TALK: ("--json", "--task", "--n", "--best-of", "--trace", "--compare", "--prompt-cache"),
+    "--prompts": ("PROMPT", "--prompt-file", "--chat", "--trace", "--compare", "--prompt-cache"),
+    "--compare": ("--trace", "--n", "--best-of", "--beams", "--prompt-cache", "--slots"),
+    "--trace": ("--best-of",),
+    "--chat": ("--raw",),
+    "--raw": ("--system",),
+}
+NEEDED = {  # an option does nothing without one of these
+    "--prompts": ("--out",),
+    "--out": ("--prompts",),
+    "--picture": ("--compare",),
+    "--logprobs": ("--json", "--prompts"),
+    "--logprobs-of": ("--logprobs", "--best-of"),
+}
+
+
+def refuse_without_effect(given: Set[str]) -> None:
+    """Raise GenerationError for an option that does nothing beside the others."""
+    for name, needed in NEEDED.items():
+        if name in given and not given & set(needed):
+            raise GenerationError(name, f"given without {' or '.join(needed)}, where it does nothing")
+    for beside, names in WITHOUT_EFFECT.items():
+        for name in names:
+            if {beside, name} <= given:
+                raise GenerationError(name, f"given with {beside}, where it does nothing")
 
 
 @click.command(cls=GroupedCommand)
@@ -51,25 +75,14 @@ FILE = click.Path(path_type=Path)
 @option(SPEED, "--slots", type=int, help="Number of texts to write at the same time.  [default: 8]")
 @option(SPEED, "--threads", type=int, help="Number of threads.  [default: all cores]")
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
-@option(
-    OUTPUT,
-    "--logprobs",
-    type=int,
-    help="With --json or --prompts: log-probability of each token, and of the N likeliest tokens in its place.",
-)
-@option(
-    OUTPUT,
-    "--logprobs-of",
-    type=click.Choice(["raw", "shaped"]),
-    help="Log-probabilities of the model itself (raw), or after the sampling settings (shaped).  [default: raw]",
-)
+@setting_option("logprobs")
+@setting_option("logprobs_of")
 @option(
     OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write a trace of all rounds: FILE.jsonl, or a page FILE.html."
 )
 @option(
     OUTPUT,
     "--compare",
-    "compared",
     is_flag=True,
     help="Show what fp16, the packed target and speculation write, side by side.",
 )
@@ -88,7 +101,25 @@ FILE = click.Path(path_type=Path)
     metavar="FILE",
     help="Write the answers of --prompts, one line each; a job that was killed is resumed.",
 )
-def specrun(**given: Any) -> int:
+def specrun(
+    bundle: Path,
+    prompt: str | None,
+    prompt_file: Path | None,
+    chat: bool,
+    system: str | None,
+    task: str | None,
+    raw: bool,
+    prompt_cache: Path | None,
+    slots: int | None,
+    threads: int | None,
+    json_output: bool,
+    trace: Path | None,
+    compare: bool,
+    picture: Path | None,
+    prompts: Path | None,
+    out: Path | None,
+    **options: Any,
+) -> int:
     """Answer PROMPT, or continue it, with the models of BUNDLE.
 
     A bundle with a chat template answers; --raw, and a bundle without one, continues. A bundle with encoders answers
@@ -101,68 +132,38 @@ def specrun(**given: Any) -> int:
     specrun --chat BUNDLE
     specrun BUNDLE --prompts questions.jsonl --out answers.jsonl
     """
-    call = Invocation.of(given)
-    if call.trace is not None:
-        check_trace_path(call.trace)
-    settings = request_settings(call.options)
-    if call.compared:
-        return _compare(call, settings)
-    prompt = "" if call.talks or call.answers_file else read_prompt(call.prompt, call.prompt_file)
-    with _open(call) as engine:
-        if call.answers_file:
-            return _answer_file(engine, call, settings)
-        if call.chat and engine.template is None:
+    given = names_given()
+    talks = chat and not given & {"PROMPT", "--prompt-file"} and sys.stdin is not None and sys.stdin.isatty()
+    refuse_without_effect(given | ({TALK} if talks else set()))
+    if trace is not None:
+        check_path("--trace", trace, ".jsonl", ".html")
+    if picture is not None:
+        check_path("--picture", picture, ".svg")
+    defaults = Defaults(request_settings(options), system, raw, task)
+    text = "" if talks or prompts is not None else read_prompt(prompt, prompt_file)
+    if compare:
+        from mxspec.runtime.commands.compare import compare as compare_columns
+
+        return compare_columns(bundle, text, defaults, threads=threads, json_output=json_output, picture=picture)
+    from mxspec.runtime.engine import SLOTS, Engine  # late: --help and mistakes need no ONNX Runtime
+
+    with Engine(bundle, slots=SLOTS if slots is None else slots, threads=threads) as engine:
+        if prompts is not None and out is not None:
+            from mxspec.runtime.commands.batch import run_batch
+
+            return run_batch(engine, prompts, out, defaults, json_output=json_output)
+        if chat and engine.template is None:
             raise GenerationError(
-                "--chat", f"bundle {call.bundle} has no chat template; without --chat it continues a prompt"
+                "--chat", f"bundle {bundle} has no chat template; without --chat it continues a prompt"
             )
-        if call.talks:
+        if talks:
             from mxspec.runtime.commands.chat_session import ChatSession
 
-            return ChatSession(engine, settings, call.system).run()
-        return _answer(engine, call, prompt, settings)
-
-
-def _compare(call: Invocation, settings: Mapping[str, Any]) -> int:
-    from mxspec.runtime.commands.compare import compare
-
-    return compare(
-        call.bundle,
-        read_prompt(call.prompt, call.prompt_file),
-        settings,
-        system=call.system,
-        raw=call.raw,
-        task=call.task,
-        threads=call.threads,
-        json_output=call.json_output,
-        picture=call.picture,
-    )
-
-
-def _answer_file(engine: Engine, call: Invocation, settings: Mapping[str, Any]) -> int:
-    from mxspec.runtime.commands.batch import run_batch
-    from mxspec.runtime.commands.batch_lines import Defaults
-
-    assert call.prompts is not None
-    assert call.out is not None
-    defaults = Defaults(settings, call.system, call.raw, call.task)
-    return run_batch(engine, call.prompts, call.out, defaults, json_output=call.json_output)
-
-
-def _answer(engine: Engine, call: Invocation, prompt: str, settings: dict[str, Any]) -> int:
-    """Answer one prompt, from the file of an earlier run if there is one, else writing that file."""
-    if call.trace is not None:
-        settings = settings | {"trace": True}
-    request = request_for(engine, prompt, settings, system=call.system, raw=call.raw, task=call.task)
-    if call.prompt_cache is not None and call.prompt_cache.exists():
-        engine.load(call.prompt_cache)
-    code = answer_once(engine, request, json_output=call.json_output, trace=call.trace)
-    if call.prompt_cache is not None and not call.prompt_cache.exists():
-        engine.save(engine.prompt_of(request), call.prompt_cache)
-    return code
-
-
-def _open(call: Invocation) -> Engine:
-    """The engine, imported late: --help and mistakes need no ONNX Runtime."""
-    from mxspec.runtime.engine import SLOTS, Engine
-
-    return Engine(call.bundle, slots=SLOTS if call.slots is None else call.slots, threads=call.threads)
+            return ChatSession(engine, defaults.settings, system).run()
+        request = defaults.request(engine, text, trace=trace is not None)
+        if prompt_cache is not None and prompt_cache.exists():
+            engine.load(prompt_cache)
+        code = answer_once(engine, request, json_output=json_output, trace=trace)
+        if prompt_cache is not None and not prompt_cache.exists():
+            engine.save(engine.prompt_of(request), prompt_cache)
+        return code

@@ -103,6 +103,7 @@ class Tally:
             reread_tokens=self.reread_tokens,
             emitted=emitted,
             beams=self.beams,
+            steps=len(rounds) + sum(r.accepted for r in rounds),
             rounds=len(rounds),
             drafted=sum(r.drafted for r in rounds),
             evaluated=sum(r.evaluated for r in rounds),

@@ -126,7 +126,7 @@ class ChatTemplate:
 
 
 def _ask(sources: Mapping[str, str], name: str, *request: Any) -> str:
-    """What template_sandbox.py answers; raises RefusedError, and UnavailableError if its process ended from outside."""
+    """What template_sandbox.py answers; raises UnavailableError if its process was ended from outside."""
     try:
         return _renderer(*sources.values()).ask(SECONDS, list(sources).index(name), *request)
     except ProcessEndedError as error:

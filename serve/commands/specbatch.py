@@ -10,7 +10,7 @@ import click
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
 from mxspec.runtime.cli.request_options import request_options
-from mxspec.runtime.cli.settings import request_settings
+from mxspec.runtime.cli.settings import Defaults, request_settings
 
 FILE = click.Path(path_type=Path)
 REPLICAS, PROMPT, OUTPUT = "Replicas", "Prompt", "Output"
@@ -76,7 +76,6 @@ def specbatch(
         import ray  # noqa: F401
     except ImportError:
         raise MxspecError('specbatch: Ray is not installed; pip install "mxspec[ray]"') from None
-    from mxspec.runtime.commands.batch_lines import Defaults
     from mxspec.serve.jobs.cluster import ClusterLayout
     from mxspec.serve.jobs.rows import Rows
     from mxspec.serve.jobs.run import run_job

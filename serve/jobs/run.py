@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.commands.batch_answer import Answerer, LineHash, requests_at_a_time
-from mxspec.runtime.commands.batch_lines import Defaults, Line
+from mxspec.runtime.cli.settings import Defaults
+from mxspec.runtime.commands.batch import Answerer, LineHash, requests_at_a_time
+from mxspec.runtime.commands.batch_lines import Line
 from mxspec.runtime.commands.batch_output import Answered, other_job
 from mxspec.runtime.commands.batch_progress import BatchProgress, Counts, end_interrupted, end_job
 from mxspec.serve.jobs.cluster import ClusterLayout, ray_messages, ray_of

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mxspec.formats.sampling import PARAMETERS
 from mxspec.formats.validation import Strict
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
@@ -29,19 +30,8 @@ REFUSALS: dict[str, tuple[tuple[Any, ...], str]] = {
     "template": (("",), "is not supported: a bundle has its own"),
     "context": (([],), "is not supported: nothing is kept after the answer"),
 }
-# Options of Ollama by our name; those of how it is run, not of what is written, change nothing.
-_OPTIONS = {
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "typical_p": "typical_p",
-    "repeat_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "seed": "seed",
-    "stop": "stop",
-}
+# Our names of Ollama's options; those of how it is run, not of what is written, change nothing.
+_OPTIONS = {each.ollama: each.openai or each.vllm for each in PARAMETERS.values() if each.ollama} | {"stop": "stop"}
 _NO_EFFECT = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "num_keep", "numa", "low_vram")
 
 

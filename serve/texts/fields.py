@@ -51,11 +51,11 @@ Bias = Annotated[dict[int, float], BeforeValidator(_check_bias)]
 
 
 # Settings that other servers have at the top of a request (vLLM, llama.cpp), by our name; each also has its own in Own.
-OF_OTHERS = {name: name for name in ("top_k", "min_p", "typical_p", "repetition_penalty")} | {
-    setting.elsewhere: name for name, setting in SETTINGS.items() if setting.elsewhere
+OF_OTHERS = {parameter.vllm: name for name, parameter in PARAMETERS.items() if parameter.vllm} | {
+    setting.vllm: name for name, setting in SETTINGS.items() if setting.vllm
 }
 OFF = {"top_k": (-1, 0), "typical_p": (0,), "seed": (-1,)}  # what other servers have for "not given"
-OF_OPENAI = ("temperature", "top_p", "seed", "presence_penalty", "frequency_penalty", "logit_bias")
+OF_OPENAI = tuple(name for name, parameter in PARAMETERS.items() if parameter.openai)
 
 
 _KINDS: Mapping[str, Any] = {

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from mxspec.formats.errors import BundleError
 from mxspec.runtime.cli.plain_console import shown
+from mxspec.runtime.cli.settings import Defaults
 from mxspec.runtime.columns import open_columns
 from mxspec.runtime.commands import compare
 from mxspec.runtime.commands.specrun import specrun
@@ -83,7 +84,7 @@ def test_without_a_baseline_there_are_two_columns(tiny_bundles: dict[str, Path])
 def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
     with open_columns(bundle) as columns:
         recording = compare.write_column(
-            columns[-1], compare.request_for(columns[-1].engine, "a text", {"temperature": 0})
+            columns[-1], Defaults({"temperature": 0}).request(columns[-1].engine, "a text")
         )
     times = [at for at, _ in recording.events]
     assert times == sorted(times)
@@ -98,10 +99,10 @@ def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
     [
         (["--picture", "x.svg"], "--picture: given without --compare"),
         (["--compare", "--picture", "x.png"], "expected .svg"),
-        (["--compare", "--picture", "nowhere/x.svg"], "cannot be written"),
+        (["--compare", "--picture", "nowhere/x.svg"], "the folder nowhere does not exist"),
         (["--compare", "--slots", "2"], "--slots"),
-        (["--compare", "--trace", "x.html"], "--compare"),
-        (["--compare", "--n", "2", "--temperature", "1"], "--compare"),
+        (["--compare", "--trace", "x.html"], "--trace: given with --compare"),
+        (["--compare", "--n", "2", "--temperature", "1"], "--n: given with --compare"),
     ],
 )
 def test_meaningless_combinations_are_refused(bundle: Path, options: Sequence[str], message: str) -> None:
