@@ -32,7 +32,7 @@ int32_t check_matrix(const mxspec_matrix* values) {
 }
 
 int32_t check_element(int32_t element) {
-  return element >= MXSPEC_E3M2 && element <= MXSPEC_INT8 ? MXSPEC_OK : MXSPEC_BAD_CHOICE;
+  return element >= 0 && element < kElementCount ? MXSPEC_OK : MXSPEC_BAD_CHOICE;
 }
 
 int32_t check_rounding(int32_t rounding) {
@@ -198,14 +198,14 @@ int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n
   if (const int32_t status = check_element(element)) return status;
   const DefaultFloatEnvironment environment;
   float value_of[256];
-  for (int code = 0; code < kElements[element].codes(); ++code) value_of[code] = kElements[element].value(code);
+  for (int code = 0; code < element_of(element).codes(); ++code) value_of[code] = element_of(element).value(code);
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t begin = 0; begin < k; begin += kBlock) {
       const int byte = *scales++;
       const float scale = byte == kNaNScale ? std::nanf("") : std::ldexp(1.0f, byte - 127);
       for (int64_t column = begin; column < std::min<int64_t>(k, begin + kBlock); ++column) {
         const uint8_t code = codes[row * k + column];
-        if (code >= kElements[element].codes()) return MXSPEC_BAD_CODE;
+        if (code >= element_of(element).codes()) return MXSPEC_BAD_CODE;
         values[row * k + column] = value_of[code] * scale;
       }
     }
@@ -220,9 +220,9 @@ int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int6
   if (const int32_t status = check_shape(n, k)) return status;
   if (const int32_t status = check_element(element)) return status;
   if (const int32_t status = choose_kernels(&kernels)) return status;
-  if (std::any_of(codes, codes + n * k, [&](uint8_t code) { return code >= kElements[element].codes(); }))
+  if (std::any_of(codes, codes + n * k, [&](uint8_t code) { return code >= element_of(element).codes(); }))
     return MXSPEC_BAD_CODE;
-  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
+  const int bits = element_of(element).bits, tile_codes = code_bytes(bits);
   const int64_t blocks = ceil_div(k, kBlock);
   for (int64_t row = 0; row < n; row += kTileRows) {
     const int64_t rows = std::min<int64_t>(kTileRows, n - row);
@@ -244,7 +244,7 @@ int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, int32_t eleme
   if (!packed || !codes || !scales) return MXSPEC_NULL_POINTER;
   if (const int32_t status = check_shape(n, k)) return status;
   if (const int32_t status = check_element(element)) return status;
-  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
+  const int bits = element_of(element).bits, tile_codes = code_bytes(bits);
   const int64_t blocks = ceil_div(k, kBlock);
   for (int64_t row = 0; row < n; row += kTileRows) {
     const int64_t rows = std::min<int64_t>(kTileRows, n - row);
@@ -269,7 +269,7 @@ int32_t mxspec_quantize_pack(const mxspec_matrix* values, int64_t row_begin, int
   if (const int32_t status = check_rows(*values, row_begin, row_end)) return status;
   if (check_element(element) || check_rounding(rounding)) return MXSPEC_BAD_CHOICE;
   if (const int32_t status = choose_kernels(&kernels)) return status;
-  const int bits = kElements[element].bits, tile_codes = code_bytes(bits);
+  const int bits = element_of(element).bits, tile_codes = code_bytes(bits);
   const int64_t blocks = ceil_div(values->k, kBlock), row_tile_bytes = blocks * block_bytes(bits);
   if (packed_bytes != ceil_div(row_end - row_begin, kTileRows) * row_tile_bytes) return MXSPEC_BAD_OUTPUT;
   return over_row_tiles(row_end - row_begin, values->k, threads, statistics, [&](int64_t tile, TileSums& sums) {

@@ -18,7 +18,7 @@ enum mxspec_status {
   MXSPEC_OK = 0,
   MXSPEC_NULL_POINTER = 1,
   MXSPEC_BAD_SHAPE = 2,       /* rows or columns below 1, or more than 2^40 entries */
-  MXSPEC_BAD_CHOICE = 3,      /* an element, rounding or type that is not in its enum */
+  MXSPEC_BAD_CHOICE = 3,      /* an element, rounding or type that there is not */
   MXSPEC_BAD_ROWS = 4,        /* a row range that does not start and end on a tile, or leaves the matrix */
   MXSPEC_BAD_OUTPUT = 5,      /* an output whose size is not that of the tiles */
   MXSPEC_BAD_CODE = 6,        /* a code above the element's largest */
@@ -27,7 +27,6 @@ enum mxspec_status {
   MXSPEC_NO_MEMORY = 9
 };
 
-enum mxspec_element { MXSPEC_E3M2 = 0, MXSPEC_E2M3 = 1, MXSPEC_E2M1 = 2, MXSPEC_INT8 = 3 };
 enum mxspec_rounding { MXSPEC_EVEN = 0, MXSPEC_AWAY = 1 };
 enum mxspec_type { MXSPEC_FLOAT32 = 0, MXSPEC_FLOAT16 = 1, MXSPEC_BFLOAT16 = 2 };
 
@@ -60,7 +59,9 @@ MXSPEC_API const char* mxspec_codec_isa(const char* wanted);
 /* A line a weight format: number, name, bits, bytes of a tile's codes and of its scales, activations. */
 MXSPEC_API const char* mxspec_codec_weight_formats(void);
 
-/* codes uint8[n, k], scales uint8[n, ceil(k / 32)]. A block with NaN or infinity: scale 255, codes 0. threads >= 1. */
+/* An element is the number of its weight format in weight_formats.h, less one.
+ *
+ * codes uint8[n, k], scales uint8[n, ceil(k / 32)]. A block with NaN or infinity: scale 255, codes 0. threads >= 1. */
 MXSPEC_API int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element, int32_t rounding, int32_t threads,
                                    uint8_t* codes, uint8_t* scales);
 
@@ -68,7 +69,7 @@ MXSPEC_API int32_t mxspec_quantize(const mxspec_matrix* values, int32_t element,
 MXSPEC_API int32_t mxspec_dequantize(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, int32_t element,
                                      float* values);
 
-/* packed uint8[ceil(n / 16), ceil(k / 32) * tile], tile: 272 bytes (E2M1), 400 (E3M2, E2M3) or 528 (INT8). */
+/* packed uint8[ceil(n / 16), ceil(k / 32) * tile], tile: 272 bytes (4 bits), 400 (6 bits) or 528 (8 bits). */
 MXSPEC_API int32_t mxspec_pack(const uint8_t* codes, const uint8_t* scales, int64_t n, int64_t k, int32_t element,
                                uint8_t* packed);
 MXSPEC_API int32_t mxspec_unpack(const uint8_t* packed, int64_t n, int64_t k, int32_t element, uint8_t* codes,

@@ -99,9 +99,11 @@ bool isa_available(Isa isa) {
       return processor().avx512_vbmi;
     case Isa::kAmx:
       return processor().amx;
-    default:
+    case Isa::kNeon:
+    case Isa::kNeonDot:
       return false;
   }
+  return false;
 }
 #elif defined(__aarch64__)
 bool has_avx_vnni() { return false; }

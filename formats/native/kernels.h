@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "formats/native/codec.h"
-#include "formats/native/layout.h"
+#include "formats/native/weight_formats.h"
 
 namespace mxspec::formats {
 

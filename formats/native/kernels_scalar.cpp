@@ -52,9 +52,9 @@ uint32_t signed_code(int code, bool negative, const Element& element) {
   return static_cast<uint32_t>(element.is_integer() ? -code & (element.codes() - 1) : code | element.sign());
 }
 
-void quantize(const ValueTile& values, int32_t element_name, int32_t rounding, Pairs& codes, uint8_t* scales,
+void quantize(const ValueTile& values, int32_t number, int32_t rounding, Pairs& codes, uint8_t* scales,
               TileSums& sums) {
-  const Element& element = kElements[element_name];
+  const Element& element = element_of(number);
   for (int row = 0; row < kTileRows; ++row) {
     const float* block = values.of[row];
     uint32_t largest = 0;

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-#include <iterator>
+#include <utility>
 
 #include "formats/native/kernels.h"
 
@@ -289,16 +289,20 @@ void quantize_rows(const ValueTile& values, Pairs& codes, uint8_t* scales, TileS
   for (int lane = 0; lane < kLanes; ++lane) sums.underflow += underflow[lane];
 }
 
+// quantize_rows() by the numbers of element and rounding.
+struct RowQuantizers {
+  void (*of[kElementCount][2])(const ValueTile& values, Pairs& codes, uint8_t* scales, TileSums& sums);
+};
+template <int... kNumber>
+constexpr RowQuantizers row_quantizers(std::integer_sequence<int, kNumber...>) {
+  static_assert(MXSPEC_EVEN == 0 && MXSPEC_AWAY == 1);
+  return {{{quantize_rows<element_of(kNumber), false>, quantize_rows<element_of(kNumber), true>}...}};
+}
+
 void quantize(const ValueTile& values, int32_t element, int32_t rounding, Pairs& codes, uint8_t* scales,
               TileSums& sums) {
-  static constexpr decltype(&quantize_rows<kE3M2, false>) rows[][2] = {
-      {quantize_rows<kE3M2, false>, quantize_rows<kE3M2, true>},
-      {quantize_rows<kE2M3, false>, quantize_rows<kE2M3, true>},
-      {quantize_rows<kE2M1, false>, quantize_rows<kE2M1, true>},
-      {quantize_rows<kInt8, false>, quantize_rows<kInt8, true>},
-  };
-  static_assert(std::size(rows) == std::size(kElements) && MXSPEC_EVEN == 0 && MXSPEC_AWAY == 1);
-  rows[element][rounding](values, codes, scales, sums);
+  static constexpr RowQuantizers kRows = row_quantizers(std::make_integer_sequence<int, kElementCount>{});
+  kRows.of[element][rounding](values, codes, scales, sums);
 }
 
 void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {

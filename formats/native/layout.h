@@ -88,43 +88,4 @@ inline void join_runs(int bits, const Quad* quads, const Store& store) {
   }
 }
 
-// An element format: sign, exponent, mantissa in the low bits of a byte. INT8 is an integer of two's complement in
-// units of 2^-6: seven bits of mantissa that are all subnormal.
-struct Element {
-  int bits;
-  int mantissa_bits;
-  int bias;
-  int largest_exponent;  // of the largest code: OCP MX v1.0, table 1 (emax)
-
-  constexpr bool is_integer() const { return bits == 8; }
-  // Every value is an integer times 2^this: a subnormal's step.
-  constexpr int step_exponent() const { return 1 - bias - mantissa_bits; }
-  constexpr int codes() const { return 1 << bits; }
-  constexpr int sign() const { return 1 << (bits - 1); }
-  constexpr int largest_code() const { return sign() - 1; }  // without the sign
-  // The value of a code in steps.
-  constexpr int steps(int code) const {
-    if (is_integer()) return code < 128 ? code : code - 256;
-    const int sign = 1 << (bits - 1), magnitude = code & (sign - 1), hidden = 1 << mantissa_bits;
-    const int binade = magnitude >> mantissa_bits, mantissa = magnitude & (hidden - 1);
-    const int steps = binade == 0 ? mantissa : (hidden | mantissa) << (binade - 1);
-    return code & sign ? -steps : steps;
-  }
-  // The value of a code, exact; that of a zero with its sign set is -0.
-  constexpr float value(int code) const {
-    if (!is_integer() && code == sign()) return -0.0f;
-    const auto exponent = static_cast<uint32_t>(127 + step_exponent());
-    return static_cast<float>(steps(code)) * __builtin_bit_cast(float, exponent << 23);
-  }
-};
-inline constexpr Element kE3M2{6, 2, 3, 4};
-inline constexpr Element kE2M3{6, 3, 1, 2};
-inline constexpr Element kE2M1{4, 1, 1, 2};
-inline constexpr Element kInt8{8, 7, 0, 0};
-// By mxspec_element.
-inline constexpr Element kElements[] = {kE3M2, kE2M3, kE2M1, kInt8};
-static_assert(kE3M2.steps(31) == 448 && kE2M3.steps(63) == -60 && kE2M1.steps(7) == 12 && kInt8.steps(0x81) == -127);
-static_assert(kE3M2.value(31) == 28 && kE2M3.value(63) == -7.5f && kE2M1.value(7) == 6 && kInt8.value(0x80) == -2);
-inline constexpr int kNaNScale = 255;
-
 }  // namespace mxspec::formats

@@ -19,9 +19,9 @@ int64_t size_attribute(const Attributes& attributes, const char* name) {
 WeightFormat format_attribute(const Attributes& attributes, const char* name) {
   const std::string format = attributes.text(name);
   std::string known;
-  for (int id = 0; id < formats::kWeightFormatCount; ++id) {
-    if (format == formats::kWeightFormats[id].name) return static_cast<WeightFormat>(id);
-    known.append(id == 0 ? "" : ", ").append(formats::kWeightFormats[id].name);
+  for (const formats::WeightFormatFacts& facts : formats::kWeightFormats) {
+    if (format == facts.name) return facts.format;
+    known.append(known.empty() ? "" : ", ").append(facts.name);
   }
   throw OpError(std::string("attribute ") + name + ": got \"" + format + "\", expected one of " + known);
 }

@@ -12,6 +12,7 @@
 
 #include "formats/native/codec.h"
 #include "formats/native/half.h"
+#include "formats/native/weight_formats.h"
 #include "runtime/ops/kernels/attention/attention.h"
 #include "tests/native/pool_of.h"
 
@@ -37,6 +38,7 @@ struct Part {
   size_t slot, past, count;
 };
 
+inline constexpr int kInt8Element = formats::element_number(formats::WeightFormat::kMxint8);
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // A call: new tokens of sequences, and a cache that holds what they follow on.
@@ -112,8 +114,8 @@ inline std::vector<float> rounded(CacheKind kind, std::vector<float> entry) {
     const int64_t n = static_cast<int64_t>(entry.size());
     const mxspec_matrix matrix = {entry.data(), 1, n, n, MXSPEC_FLOAT32, 0};
     std::vector<uint8_t> codes(entry.size()), scales(entry.size() / kCacheBlock);
-    if (mxspec_quantize(&matrix, MXSPEC_INT8, MXSPEC_EVEN, 1, codes.data(), scales.data()) != MXSPEC_OK ||
-        mxspec_dequantize(codes.data(), scales.data(), 1, n, MXSPEC_INT8, entry.data()) != MXSPEC_OK) {
+    if (mxspec_quantize(&matrix, kInt8Element, MXSPEC_EVEN, 1, codes.data(), scales.data()) != MXSPEC_OK ||
+        mxspec_dequantize(codes.data(), scales.data(), 1, n, kInt8Element, entry.data()) != MXSPEC_OK) {
       throw std::runtime_error("the codec refuses an entry of a cache");
     }
   }
@@ -138,7 +140,7 @@ class StoredCache {
       } else {
         const int64_t n = static_cast<int64_t>(head_size);
         const mxspec_matrix matrix = {entry.data(), 1, n, n, MXSPEC_FLOAT32, 0};
-        if (mxspec_quantize(&matrix, MXSPEC_INT8, MXSPEC_EVEN, 1, to, to + head_size) != MXSPEC_OK) {
+        if (mxspec_quantize(&matrix, kInt8Element, MXSPEC_EVEN, 1, to, to + head_size) != MXSPEC_OK) {
           throw std::runtime_error("the codec refuses an entry of a cache");
         }
       }
@@ -159,7 +161,7 @@ class StoredCache {
           std::memcpy(&half, from + d * sizeof half, sizeof half);
           all[at + d] = formats::half_to_float(half);
         }
-      } else if (mxspec_dequantize(from, from + head_size_, 1, static_cast<int64_t>(head_size_), MXSPEC_INT8,
+      } else if (mxspec_dequantize(from, from + head_size_, 1, static_cast<int64_t>(head_size_), kInt8Element,
                                    &all[at]) != MXSPEC_OK) {
         throw std::runtime_error("the codec refuses an entry of a cache");
       }

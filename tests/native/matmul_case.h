@@ -14,26 +14,27 @@
 namespace mxspec::test {
 
 // Every product there is.
-inline constexpr MatmulKind kKinds[] = {
-    {WeightFormat::kFp16Tiles},
-    {WeightFormat::kMxfp6E3m2},
-    {WeightFormat::kMxfp6E2m3},
-    {WeightFormat::kMxfp4E2m1},
-    {WeightFormat::kMxint8},
-    {WeightFormat::kMxfp6E2m3, Activations::kInt8},
-    {WeightFormat::kMxfp4E2m1, Activations::kInt8},
-    {WeightFormat::kMxint8, Activations::kInt8},
-};
+inline const std::vector<MatmulKind> kKinds = [] {
+  std::vector<MatmulKind> kinds;
+  for (const Activations activations : {Activations::kInt16, Activations::kInt8}) {
+    for (const formats::WeightFormatFacts& facts : formats::kWeightFormats) {
+      const MatmulKind kind{facts.format, activations};
+      if (kind.possible()) kinds.push_back(kind);
+    }
+  }
+  return kinds;
+}();
 
 inline bool is_int8(const MatmulKind& kind) { return kind.activations == Activations::kInt8; }
 
-// The value of a code, from its definition: sign, exponent, mantissa; or an integer in units of 1/64.
+// The value of a code, from the definition that the format's name stands for: an integer in units of 1/64, or sign,
+// exponent and mantissa of eXmY.
 inline double code_value(WeightFormat format, unsigned code) {
-  if (format == WeightFormat::kMxint8) return static_cast<int8_t>(code) / 64.0;
-  const bool four = format == WeightFormat::kMxfp4E2m1;
-  const int mantissa_bits = four ? 1 : format == WeightFormat::kMxfp6E3m2 ? 2 : 3;
-  const int bias = format == WeightFormat::kMxfp6E3m2 ? 3 : 1;
-  const unsigned sign = four ? 8 : 32;
+  const std::string name = MatmulKind{format}.facts().name;
+  if (name == "mxint8") return static_cast<int8_t>(code) / 64.0;
+  const int exponent_bits = name.end()[-3] - '0', mantissa_bits = name.end()[-1] - '0';
+  const int bias = (1 << (exponent_bits - 1)) - 1;
+  const unsigned sign = 1u << (exponent_bits + mantissa_bits);
   const int exponent = static_cast<int>(code & (sign - 1)) >> mantissa_bits;
   const double fraction = (code & ((1u << mantissa_bits) - 1)) / static_cast<double>(1 << mantissa_bits);
   const double value = exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
@@ -97,7 +98,7 @@ inline Weights random_weights(const MatmulShape& shape, WeightFormat format, std
         scale = scales.least + random() % (scales.most - scales.least + 1);
         row_tile[shape.k_blocks() * code_bytes + k / 32 * 16 + n % 16] = static_cast<uint8_t>(scale);
       }
-      const int bits = facts.element->bits;
+      const int bits = facts.element.bits;
       const unsigned code = random() & ((1u << bits) - 1);
       put_code(row_tile + k / 32 * code_bytes, bits, static_cast<unsigned>(n % 16), static_cast<unsigned>(k % 32),
                code);

@@ -8,6 +8,7 @@
 
 #include "formats/native/codec.h"
 #include "formats/native/isa.h"
+#include "formats/native/weight_formats.h"
 #include "tests/native/check.h"
 
 namespace {
@@ -57,11 +58,14 @@ struct Packed {
   mxspec_statistics statistics{};
 };
 
-constexpr int64_t kTileBytes[] = {400, 400, 272, 528};  // by mxspec_element
+// Bytes of a tile of 16 rows by 32 columns: codes of `bits`, and a scale a row.
+int64_t tile_bytes(int32_t element) { return 16 * 32 * mxspec::formats::element_of(element).bits / 8 + 16; }
+
+constexpr int kE2m3 = mxspec::formats::element_number(mxspec::formats::WeightFormat::kMxfp6E2m3);
 
 Packed pack(const mxspec_matrix& matrix, int32_t element, int32_t rounding, int32_t threads, bool halves) {
   Packed packed;
-  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : kTileBytes[element])),
+  packed.bytes.assign(static_cast<size_t>(up(matrix.n, 16) * up(matrix.k, 32) * (halves ? 1024 : tile_bytes(element))),
                       0xAA);
   const int64_t size = static_cast<int64_t>(packed.bytes.size());
   const int32_t status =
@@ -77,7 +81,7 @@ void every_isa_equals_the_reference(const Shape& shape) {
     for (int32_t transposed : {0, 1}) {
       const Bytes values = awkward(shape, type, static_cast<uint32_t>(shape.n * 7 + shape.k));
       const mxspec_matrix matrix{values.data(), shape.n, shape.k, transposed ? shape.n : shape.k, type, transposed};
-      for (int32_t element : {MXSPEC_E3M2, MXSPEC_E2M3, MXSPEC_E2M1, MXSPEC_INT8}) {
+      for (int32_t element = 0; element < mxspec::formats::kElementCount; ++element) {
         for (int32_t rounding : {MXSPEC_EVEN, MXSPEC_AWAY}) {
           for (bool halves : {false, true}) {
             use_isa("scalar");
@@ -100,17 +104,16 @@ void two_steps_equal_one(const Shape& shape) {
   const mxspec_matrix matrix{values.data(), shape.n, shape.k, shape.k, MXSPEC_FLOAT32, 0};
   for (const std::string& isa : isas()) {
     use_isa(isa.c_str());
-    const Packed wanted = pack(matrix, MXSPEC_E2M3, MXSPEC_EVEN, 2, false);
+    const Packed wanted = pack(matrix, kE2m3, MXSPEC_EVEN, 2, false);
     Bytes codes(static_cast<size_t>(shape.n * shape.k)), scales(static_cast<size_t>(shape.n * up(shape.k, 32)));
     Bytes packed(wanted.bytes.size(), 0xAA), codes_again(codes.size()), scales_again(scales.size());
-    CHECK(mxspec_quantize(&matrix, MXSPEC_E2M3, MXSPEC_EVEN, 2, codes.data(), scales.data()) == MXSPEC_OK);
-    CHECK(mxspec_pack(codes.data(), scales.data(), shape.n, shape.k, MXSPEC_E2M3, packed.data()) == MXSPEC_OK);
+    CHECK(mxspec_quantize(&matrix, kE2m3, MXSPEC_EVEN, 2, codes.data(), scales.data()) == MXSPEC_OK);
+    CHECK(mxspec_pack(codes.data(), scales.data(), shape.n, shape.k, kE2m3, packed.data()) == MXSPEC_OK);
     CHECK(packed == wanted.bytes) << isa << shape.n << shape.k;
-    CHECK(mxspec_unpack(packed.data(), shape.n, shape.k, MXSPEC_E2M3, codes_again.data(), scales_again.data()) ==
-          MXSPEC_OK);
+    CHECK(mxspec_unpack(packed.data(), shape.n, shape.k, kE2m3, codes_again.data(), scales_again.data()) == MXSPEC_OK);
     CHECK(codes_again == codes && scales_again == scales) << isa << shape.n << shape.k;
     std::vector<float> floats(codes.size());
-    CHECK(mxspec_dequantize(codes.data(), scales.data(), shape.n, shape.k, MXSPEC_E2M3, floats.data()) == MXSPEC_OK);
+    CHECK(mxspec_dequantize(codes.data(), scales.data(), shape.n, shape.k, kE2m3, floats.data()) == MXSPEC_OK);
   }
 }
 

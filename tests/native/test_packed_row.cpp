@@ -9,9 +9,6 @@
 namespace mxspec {
 namespace {
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kFp16Tiles, WeightFormat::kMxfp6E3m2, WeightFormat::kMxfp6E2m3,
-                                     WeightFormat::kMxfp4E2m1, WeightFormat::kMxint8};
-
 std::vector<float> decode(const MatmulShape& shape, WeightFormat format, const std::vector<uint8_t>& packed,
                           size_t row) {
   std::vector<float> out(shape.k);
@@ -33,7 +30,7 @@ void check_values(const MatmulShape& shape, WeightFormat format, std::mt19937& r
 
 // Every code under every scale: subnormal results are rounded once, the largest overflow, scale 255 is NaN.
 void check_scales(WeightFormat format) {
-  const int bits = MatmulKind{format}.facts().element->bits;
+  const int bits = MatmulKind{format}.facts().element.bits;
   const MatmulShape shape{0, 16, static_cast<size_t>(std::max(32, 1 << bits))};
   std::vector<uint8_t> packed(shape.row_tile_bytes(format));
   const auto code_bytes = static_cast<size_t>(formats::code_bytes(bits));
@@ -74,11 +71,11 @@ void check_halves() {
 
 int main() {
   std::mt19937 random(1);
-  for (const mxspec::WeightFormat format : mxspec::kFormats) {
+  for (const mxspec::formats::WeightFormatFacts& facts : mxspec::formats::kWeightFormats) {
     for (size_t n : {1, 15, 16, 33}) {
-      for (size_t k : {1, 31, 32, 33, 96, 130}) mxspec::check_values({0, n, k}, format, random);
+      for (size_t k : {1, 31, 32, 33, 96, 130}) mxspec::check_values({0, n, k}, facts.format, random);
     }
-    if (format != mxspec::WeightFormat::kFp16Tiles) mxspec::check_scales(format);
+    if (facts.mx()) mxspec::check_scales(facts.format);
   }
   mxspec::check_halves();
   return mxspec::test::check_result();

@@ -22,8 +22,7 @@
 
 namespace mxspec {
 
-// Numbered as formats::kWeightFormats.
-enum class WeightFormat : int { kFp16Tiles, kMxfp6E3m2, kMxfp6E2m3, kMxfp4E2m1, kMxint8 };
+using formats::WeightFormat;
 
 // What a product with MX weights makes of its rows.
 enum class Activations : int { kInt16, kInt8 };
@@ -32,10 +31,9 @@ struct MatmulKind {
   WeightFormat format;
   Activations activations = Activations::kInt16;
 
-  const formats::WeightFormatFacts& facts() const { return formats::kWeightFormats[static_cast<int>(format)]; }
+  const formats::WeightFormatFacts& facts() const { return formats::facts_of(format); }
   bool mx() const { return format != WeightFormat::kFp16Tiles; }
-  // Values of E3M2 do not fit a byte.
-  bool possible() const { return activations == Activations::kInt16 || (mx() && format != WeightFormat::kMxfp6E3m2); }
+  bool possible() const { return activations == Activations::kInt16 || facts().takes_int8(); }
 };
 
 inline constexpr size_t kTileRows = formats::kTileRows;  // output rows of a tile

@@ -4,11 +4,14 @@
 #include <array>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "formats/native/half.h"
 
 namespace mxspec {
 namespace {
+
+using DecodeRow = void (*)(const uint8_t* row_tile, size_t row, size_t k, float* out);
 
 constexpr std::array<float, 256> values_of(const formats::Element& element) {
   std::array<float, 256> values = {};
@@ -22,7 +25,7 @@ float scale_of(uint8_t byte) {
   return __builtin_bit_cast(float, std::max(static_cast<uint32_t>(byte) << 23, 0x00400000u));
 }
 
-template <const formats::Element& kElement>
+template <formats::Element kElement>
 void decode_mx(const uint8_t* row_tile, size_t row, size_t k, float* out) {
   static constexpr std::array<float, 256> kValues = values_of(kElement);
   constexpr size_t kCodeBytes = formats::code_bytes(kElement.bits);
@@ -43,21 +46,26 @@ void decode_half(const uint8_t* row_tile, size_t row, size_t k, float* out) {
   }
 }
 
+template <size_t kFormat>
+constexpr DecodeRow decoder_of() {
+  constexpr const formats::WeightFormatFacts& kFacts = formats::kWeightFormats[kFormat];
+  if constexpr (kFacts.mx()) {
+    return decode_mx<kFacts.element>;
+  } else {
+    return decode_half;
+  }
+}
+
+template <size_t... kFormat>
+constexpr std::array<DecodeRow, sizeof...(kFormat)> decoders(std::index_sequence<kFormat...>) {
+  return {decoder_of<kFormat>()...};
+}
+
 }  // namespace
 
 void decode_row(WeightFormat format, const uint8_t* row_tile, size_t row, size_t k, float* out) {
-  switch (format) {
-    case WeightFormat::kFp16Tiles:
-      return decode_half(row_tile, row, k, out);
-    case WeightFormat::kMxfp6E3m2:
-      return decode_mx<formats::kE3M2>(row_tile, row, k, out);
-    case WeightFormat::kMxfp6E2m3:
-      return decode_mx<formats::kE2M3>(row_tile, row, k, out);
-    case WeightFormat::kMxfp4E2m1:
-      return decode_mx<formats::kE2M1>(row_tile, row, k, out);
-    case WeightFormat::kMxint8:
-      return decode_mx<formats::kInt8>(row_tile, row, k, out);
-  }
+  static constexpr auto kDecoders = decoders(std::make_index_sequence<formats::kWeightFormatCount>{});
+  kDecoders[static_cast<size_t>(format)](row_tile, row, k, out);
 }
 
 }  // namespace mxspec
