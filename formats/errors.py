@@ -73,4 +73,5 @@ def needs(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as missing:
-        raise MxspecError(f"{what} needs {missing.name}: pip install 'mxspec[{extra}]'") from None
+        package = str(missing.name).partition(".")[0]
+        raise MxspecError(f"{what} needs {package}: pip install 'mxspec[{extra}]'") from None

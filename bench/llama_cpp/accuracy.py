@@ -15,14 +15,11 @@ from bench.llama_cpp import perplexity
 from bench.llama_cpp.build import PACKAGE
 from bench.llama_cpp.result import OURS, PEER
 from mxspec.compile.checkpoint.gguf.container import read_container
-from mxspec.evaluate.accuracy.models import BundleModel
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Progress
 from mxspec.evaluate.result import Column, Result, Sheet, Value
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
-from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.weight_reads import matrix_bytes
 
 TOOLS = ("llama-quantize", "llama-perplexity")
@@ -111,7 +108,7 @@ def compare(
     own = math.nan
     for path in bundles:
         bundle = Bundle.open(path)
-        baseline, target = (BundleModel(Reader(Session.of(bundle, name, 1))) for name in ("baseline", "target"))
+        baseline, target = perplexity.model_of(bundle, "baseline"), perplexity.model_of(bundle, "target")
         own, distance = perplexity.distance_of_model(baseline, target, read_tokens(path, text, 1), windows)
         size, whole_size = (matrix_bytes(bundle.manifest.models[name]) for name in ("target", "baseline"))
         rows.append(_row(OURS, path.stem, size, whole_size // 2, distance))

@@ -11,14 +11,15 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from mxspec.evaluate.accuracy.models import BundleModel, ScoredModel
-from mxspec.evaluate.accuracy.score import score_window
+from mxspec.evaluate.accuracy.models import ScoredModel, bundle_rows, score_window
 from mxspec.evaluate.accuracy.statistics import Scores
 from mxspec.evaluate.accuracy.windows import Window
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
+from mxspec.formats.manifest import ModelName
 from mxspec.runtime import ops
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
@@ -73,7 +74,12 @@ def _number(said: str, pattern: str) -> float:
 def of_bundle(path: Path, token_ids: Sequence[int], windows: int, threads: int) -> float:
     """The perplexity of a bundle's target; `token_ids` are those of the whole text."""
     ops.set_threads(threads)
-    return of_model(BundleModel(Reader(Session.of(Bundle.open(path), "target", 1))), token_ids, windows)
+    return of_model(model_of(Bundle.open(path), "target"), token_ids, windows)
+
+
+def model_of(bundle: Bundle, name: ModelName) -> ScoredModel:
+    """A model of a bundle in a session of its own."""
+    return partial(bundle_rows, Reader(Session.of(bundle, name, 1)))
 
 
 def of_model(model: ScoredModel, token_ids: Sequence[int], windows: int) -> float:

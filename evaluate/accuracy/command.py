@@ -9,14 +9,12 @@ from pathlib import Path
 
 import click
 
-from mxspec.evaluate.accuracy.calibration_text import TOKENS, write_documents
-from mxspec.evaluate.accuracy.documents import FIELD, Document, read_documents
+from mxspec.evaluate.accuracy.documents import FIELD, TOKENS, Document, read_documents, write_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
-from mxspec.evaluate.accuracy.pairs import read_pairs
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import parse_formats
 from mxspec.evaluate.accuracy.run import AccuracyOptions, measure_accuracy, require_baseline
-from mxspec.evaluate.accuracy.windows import LONGEST
+from mxspec.evaluate.accuracy.windows import LONGEST, read_pairs
 from mxspec.evaluate.options import Count, Run, run_options
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed

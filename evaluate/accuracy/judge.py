@@ -1,29 +1,63 @@
-"""Turn scores into figures, and figures into a verdict."""
+"""Turn scores into figures with confidence intervals, and figures into a verdict.
+
+The differences of two models' losses on neighbouring tokens are correlated, so an interval from their variance would be
+too narrow. They are summed over blocks of BLOCK consecutive tokens of a document, which are taken as independent: batch
+means (Carlstein 1986, "The use of subseries values for estimating the variance of a general statistic from a stationary
+sequence"). Blocks at the ends of documents are shorter, so the mean is a ratio of sums, with the variance of a ratio
+estimator (Cochran, Sampling Techniques, 3rd ed. 1977, eq. 6.4), and Student's t, because a short text has few blocks.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mxspec.evaluate.accuracy.interval import BLOCK, FEWEST_BLOCKS, Interval, mean_interval
-from mxspec.evaluate.accuracy.referee import MOST_OFF
-from mxspec.evaluate.accuracy.result import Figures, RefereeFigures, Verdict
+from mxspec.evaluate.accuracy.result import CONFIDENCE, Figures, RefereeFigures, Verdict
 from mxspec.evaluate.accuracy.statistics import Floats, Scores
+from mxspec.evaluate.significance import scipy_stats
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import Activations
 
 MAX_RATIO = 1.01  # perplexity of the packed target over that of the fp16 one
+MOST_OFF = 1e-3  # largest relative difference of perplexity between the fp16 baseline and float32
+BLOCK = 64  # tokens
+FEWEST_BLOCKS = 10  # with fewer, the variance cannot be estimated
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """The verdict, and the reasons if it is not "passed"."""
+class Interval:
+    """A mean in nats a token and its confidence interval, which is not finite if there are too few blocks."""
 
-    verdict: Verdict
-    reasons: tuple[str, ...] = ()
+    mean: float
+    low: float
+    high: float
+    blocks: int
+
+
+def block_starts(lengths: Iterable[int]) -> list[int]:
+    """Where blocks begin among the tokens of consecutive documents of these lengths; no block spans two documents."""
+    starts: list[int] = []
+    begin = 0
+    for length in lengths:
+        starts += range(begin, begin + length, BLOCK)
+        begin += length
+    return starts
+
+
+def mean_interval(values: NDArray[np.float64], starts: list[int]) -> Interval:
+    """The mean of float64[tokens] and its interval; blocks of tokens begin at `starts`."""
+    sums, counts = np.add.reduceat(values, starts), np.diff([*starts, len(values)])
+    mean, blocks = float(values.mean()), len(starts)
+    if blocks < FEWEST_BLOCKS or not math.isfinite(mean):
+        return Interval(mean, -math.inf, math.inf, blocks)
+    spread = sums - mean * counts
+    error = math.sqrt(blocks / (blocks - 1) * float(spread @ spread)) / len(values)
+    reach = float(scipy_stats().t.ppf((1 + CONFIDENCE) / 2, blocks - 1)) * error
+    return Interval(mean, mean - reach, mean + reach, blocks)
 
 
 def figures_of(
@@ -94,8 +128,10 @@ def bar_of(target: ModelEntry, asked: float | None) -> float:
 
 def judge(
     target: Figures, baseline: Scores, interval: Interval, max_ratio: float, referee: RefereeFigures | None
-) -> Judgement:
-    """Passed if the upper end of the interval is at most `max_ratio`, failed if the lower end is above it.
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict, and the reasons if it is not "passed".
+
+    Passed if the upper end of the interval is at most `max_ratio`, failed if the lower end is above it.
 
     Logits that are not finite fail, and so does a baseline that differs from transformers' reading of the checkpoint.
     """
@@ -106,18 +142,18 @@ def judge(
             f"{MOST_OFF:.1%} off 1: the bundle is wrong, or was made from another checkpoint"
         )
     if reasons:
-        return Judgement("failed", tuple(reasons))
+        return "failed", tuple(reasons)
     tokens = len(baseline.loss)
     if interval.blocks < FEWEST_BLOCKS:
         least = f"fewer than the {FEWEST_BLOCKS} stretches of {BLOCK} that an interval needs"
-        return Judgement("too short", (f"too short to judge: {tokens:,} tokens, {least}: give a longer text",))
+        return "too short", (f"too short to judge: {tokens:,} tokens, {least}: give a longer text",)
     between = f"interval {target.ratio_low:.5f} to {target.ratio_high:.5f}"
     if target.ratio_high <= max_ratio:
-        return Judgement("passed")
+        return "passed", ()
     if target.ratio_low > max_ratio:
-        return Judgement("failed", (f"perplexity ratio: got {target.ratio:.5f}, expected at most {max_ratio:g}",))
+        return "failed", (f"perplexity ratio: got {target.ratio:.5f}, expected at most {max_ratio:g}",)
     line = f"too short to judge: {tokens:,} tokens, {between} spans {max_ratio:g}: give a longer text"
-    return Judgement("too short", (line,))
+    return "too short", (line,)
 
 
 def _not_finite(target: Figures, baseline: Scores) -> Sequence[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
-from mxspec.evaluate.accuracy.interval import CONFIDENCE
 from mxspec.evaluate.accuracy.ranks import TensorError
 from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 from mxspec.formats.weight_format import Activations
 
 Verdict = Literal["passed", "failed", "too short"]
+CONFIDENCE = 0.95
 
 
 class Figures(Value):

@@ -6,23 +6,37 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.evaluate.accuracy.documents import Document
-from mxspec.evaluate.accuracy.interval import block_starts
-from mxspec.evaluate.accuracy.judge import bar_of, figures_of, judge, judge_referee, perplexity, ratio_interval
-from mxspec.evaluate.accuracy.models import BundleModel, ScoredModel
-from mxspec.evaluate.accuracy.pairs import pair_windows
+from mxspec.evaluate.accuracy.judge import (
+    bar_of,
+    block_starts,
+    figures_of,
+    judge,
+    judge_referee,
+    perplexity,
+    ratio_interval,
+)
+from mxspec.evaluate.accuracy.models import ScoredModel, bundle_rows, open_referee, score_window
 from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
-from mxspec.evaluate.accuracy.referee import Referee
 from mxspec.evaluate.accuracy.repack import RepackSettings, matrix_bytes, repack
 from mxspec.evaluate.accuracy.result import Accuracy
-from mxspec.evaluate.accuracy.score import score_window
 from mxspec.evaluate.accuracy.statistics import Scores
-from mxspec.evaluate.accuracy.windows import Cut, Window, choose_cut, cut_text, encode_text, leading_tokens
+from mxspec.evaluate.accuracy.windows import (
+    Cut,
+    Window,
+    choose_cut,
+    cut_text,
+    encode_text,
+    leading_tokens,
+    pair_windows,
+)
+from mxspec.evaluate.significance import scipy_stats
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, MxspecError
 from mxspec.formats.manifest import ModelEntry
@@ -55,6 +69,7 @@ def measure_accuracy(
 ) -> Accuracy:
     """Score the documents with the target, the baseline, other formats and the referee. Raises MxspecError."""
     require_baseline(bundle)
+    scipy_stats()
     target = bundle.manifest.models["target"]
     tokenizer = load_tokenizer(bundle.tokenizer_path)
     cut, windows = cut_documents(bundle, tokenizer, documents, options)
@@ -74,7 +89,7 @@ def measure_accuracy(
         None if options.referee is None else judge_referee(options.referee.target.checkpoint, others[-1], baseline)
     )
     max_ratio = bar_of(target, options.max_ratio)
-    judgement = judge(figures, baseline, ratio_interval(of_target, baseline, starts), max_ratio, referee)
+    verdict, reasons = judge(figures, baseline, ratio_interval(of_target, baseline, starts), max_ratio, referee)
     beyond = figures.ratio > max_ratio
     worst = rank_tensors(target, (SHOWN if beyond else 0) if options.tensors is None else options.tensors)
     return Accuracy(
@@ -97,9 +112,9 @@ def measure_accuracy(
         origins=tuple(sorted({origin for tensor in target.tensors for origin in tensor.origins})),
         tensors=worst,
         advice=advise(target, worst) if worst or beyond else (),
-        verdict=judgement.verdict,
-        reasons=judgement.reasons,
-        passed=judgement.verdict == "passed",
+        verdict=verdict,
+        reasons=reasons,
+        passed=verdict == "passed",
     )
 
 
@@ -154,15 +169,17 @@ def open_models(
 ) -> tuple[list[ScoredModel], int]:
     """The baseline, the target, other formats and the referee, open until `files` closes; and the tokens of a call."""
     entries, vocab = bundle.manifest.models, bundle.manifest.tokenizer.vocab_size
-    referee = None if options.referee is None else Referee.open(options.referee, entries["baseline"], vocab, longest)
+    referee, first_position = None, 0
+    if options.referee is not None:
+        referee, first_position = open_referee(options.referee, entries["baseline"], vocab, longest)
     places: list[tuple[Path, ModelEntry]] = [(bundle.path, entries["baseline"]), (bundle.path, entries["target"])]
     for wanted in options.formats:
         folder = Path(files.enter_context(tempfile.TemporaryDirectory(prefix="mxspec-accuracy-")))
         places.append((folder, repack(bundle, wanted, folder)))
     sessions = [Session(folder, entry, vocab, 1) for folder, entry in places]
     for session in sessions:
-        session.first_position = 0 if referee is None else referee.first_position
-    models: list[ScoredModel] = [BundleModel(Reader(session)) for session in sessions]
+        session.first_position = first_position
+    models: list[ScoredModel] = [partial(bundle_rows, Reader(session)) for session in sessions]
     return models + ([] if referee is None else [referee]), min(session.chunk for session in sessions)
 
 

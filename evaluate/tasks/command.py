@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from mxspec.evaluate.options import Run, run_options
-from mxspec.evaluate.tasks.known import KINDS, parse_task
 from mxspec.evaluate.tasks.parity import ParityOptions, TaskFile, check_parity
-from mxspec.evaluate.tasks.task import read_rows
+from mxspec.evaluate.tasks.task import KINDS, parse_task, read_rows
 from mxspec.formats.errors import CheckFailed
 from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import SLOTS, Engine

@@ -1,17 +1,18 @@
-"""`mxspec-eval`: run the lm-evaluation-harness with a bundle as its model."""
+"""`mxspec-eval`: run the lm-evaluation-harness with a bundle as its model, and with local files as tasks."""
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mxspec.evaluate.tasks.known import parse_task
-from mxspec.evaluate.tasks.lm_eval_tasks import write_tasks
-from mxspec.evaluate.tasks.task import require
-from mxspec.formats.errors import MxspecError
+from mxspec.evaluate.tasks.task import KINDS, Task, parse_task, read_rows
+from mxspec.formats.errors import MxspecError, needs
 from mxspec.runtime.cli.command import EXIT_BAD_INPUT, Command
 
 _SUBCOMMANDS = ("run", "ls", "validate")
@@ -35,8 +36,8 @@ def main(files: tuple[str, ...], arguments: tuple[str, ...]) -> None:
     mxspec-eval --model_args bundle=my.bundle --task summarisation=xsum.jsonl
     mxspec-eval run --help                                 the options of lm-eval
     """
-    require("lm_eval", "lm-eval", "mxspec-eval")
-    from mxspec.evaluate.tasks.lm_eval_model import NAME, register
+    with needs("evaluate", "mxspec-eval"):
+        from mxspec.evaluate.tasks.lm_eval_model import NAME, register
 
     register()
     own = [parse_task(argument) for argument in files]
@@ -73,3 +74,60 @@ def _run(arguments: list[str]) -> None:
         raise MxspecError(f"--tasks: {error}") from None
     finally:
         sys.argv = before
+
+
+# --- tasks of the harness ---
+
+
+def write_tasks(folder: Path, files: Iterable[tuple[Task, Path]]) -> list[str]:
+    """Write a task file for each file of rows; return the tasks' names. Raises MxspecError for unreadable rows."""
+    names = []
+    for task, path in files:
+        read_rows(path, task)
+        names.append(f"mxspec_{task.kind}_{path.stem}")
+        (folder / f"{names[-1]}.yaml").write_text(_task_file(task, path.resolve(), names[-1]))
+    return names
+
+
+def load_rows(kind: str, path: str, **_: Any) -> Mapping[str, Any]:
+    """The rows of a file and their prompts, in the form of a data set of the harness."""
+    from datasets import Dataset
+
+    task = KINDS[kind]
+    rows = [
+        {field: row[field] for field in task.fields} | {"kind": kind, "asked": task.prompt(row)}
+        for row in read_rows(Path(path), task)
+    ]
+    return {"test": Dataset.from_list(rows)}
+
+
+def process_results(row: Mapping[str, Any], answers: list[str]) -> dict[str, float]:
+    """The score of the first answer, in the harness's form."""
+    task = KINDS[row["kind"]]
+    return {_metric(task): task.score(row, answers[0])}
+
+
+def _metric(task: Task) -> str:
+    """The name of a metric that is a key of the harness."""
+    return task.metric.lower().replace("rouge-2", "rouge2").replace("@", "_at_")
+
+
+def _task_file(task: Task, path: Path, name: str) -> str:
+    """The task file in YAML, with strings written as in JSON."""
+    text = json.dumps
+    return f"""\
+task: {text(name)}
+custom_dataset: !function {__name__}.load_rows
+dataset_kwargs: {text({"kind": task.kind, "path": str(path)})}
+test_split: test
+output_type: generate_until
+doc_to_text: asked
+doc_to_target: ""
+process_results: !function {__name__}.process_results
+generation_kwargs: {text({"until": list(task.stops), "max_gen_toks": task.max_new_tokens, "do_sample": False})}
+metric_list:
+  - {{metric: {_metric(task)}, aggregation: mean, higher_is_better: true}}
+unsafe_code: {text(task.runs_code)}
+num_fewshot: 0
+metadata: {{version: 1.0}}
+"""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ from mxspec.evaluate.tasks.task import Row, Task
 from mxspec.evaluate.tasks.write import PLAIN, Settings, TaskAnswers, fit, write_ways
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.handle import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +89,17 @@ def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: f
         progress(f"answering {task_file.name}", done, total)
 
     plain, *drafted = write_ways(engine, prompts, (PLAIN, *options.drafters), settings, advance)
-    scorer = _Scorer(task_file)
+    score = cache(lambda number, answer: task.score(task_file.rows[number], answer))  # not twice for the same answer
     scores = []
     if scored:
-        scores.append(_compare(scorer, [(plain, drafted[0])], 0.0, level))
+        scores.append(_compare(score, [(plain, drafted[0])], 0.0, level))
     if sampled:
         pairs = []
         for seed in range(options.seeds):
             own = replace(settings, temperature=options.temperature, seed=seed * len(prompts))
             one, other = write_ways(engine, prompts, (PLAIN, main), own, advance)
             pairs.append((one, other))
-        scores.append(_compare(scorer, pairs, options.temperature, level))
+        scores.append(_compare(score, pairs, options.temperature, level))
     return TaskFound(
         kind=task.kind,
         file=task_file.path.name,
@@ -112,28 +112,18 @@ def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: f
     )
 
 
-class _Scorer:
-    """Scores answers; an equal answer to the same row is not scored twice."""
-
-    def __init__(self, task_file: TaskFile) -> None:
-        self._file = task_file
-        self._known: dict[tuple[int, str], float] = {}
-
-    def __call__(self, answers: Sequence[Answer]) -> list[float]:
-        return [self._score(number, answer.text) for number, answer in enumerate(answers)]
-
-    def _score(self, number: int, text: str) -> float:
-        if (number, text) not in self._known:
-            self._known[number, text] = self._file.task.score(self._file.rows[number], text)
-        return self._known[number, text]
+Score = Callable[[int, str], float]
+"""The score of the answer to a row, by the row's number."""
 
 
 def _compare(
-    scorer: _Scorer, pairs: Sequence[tuple[TaskAnswers, TaskAnswers]], temperature: float, level: float
+    score: Score, pairs: Sequence[tuple[TaskAnswers, TaskAnswers]], temperature: float, level: float
 ) -> TaskScores:
     """An item's score is its mean over seeds, so that the spread of these means comes from both seeds and items."""
-    plain = np.mean([scorer(one.answers) for one, _ in pairs], axis=0)
-    speculating = np.mean([scorer(other.answers) for _, other in pairs], axis=0)
+    plain, speculating = (
+        np.mean([[score(number, answer.text) for number, answer in enumerate(one.answers)] for one in ways], axis=0)
+        for ways in zip(*pairs, strict=True)
+    )
     return TaskScores(
         temperature=temperature,
         seeds=len(pairs),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from mxspec.evaluate.significance import scipy_stats
 from mxspec.evaluate.tasks.result import ScoreInterval
-from mxspec.evaluate.tasks.task import require
 
 RESAMPLES = 9_999
 FEWEST_ITEMS = 10  # with few items not even an exact test can reject at 0.99: 2 ** -7 is nearly 0.01
@@ -21,19 +19,16 @@ def bootstrap_mean(values: Floats, confidence: float) -> ScoreInterval:
     mean = float(values.mean())
     if np.all(values == values[0]):  # nothing to draw; scipy refuses equal values
         return ScoreInterval(mean=mean, low=mean, high=mean)
-    found = (
-        _stats()
-        .bootstrap(
-            (values,),
-            np.mean,
-            n_resamples=RESAMPLES,
-            confidence_level=confidence,
-            method="percentile",
-            rng=np.random.default_rng(_SEED),
-        )
-        .confidence_interval
+    found = scipy_stats().bootstrap(
+        (values,),
+        np.mean,
+        n_resamples=RESAMPLES,
+        confidence_level=confidence,
+        method="percentile",
+        rng=np.random.default_rng(_SEED),
     )
-    return ScoreInterval(mean=mean, low=float(found.low), high=float(found.high))
+    low, high = map(float, found.confidence_interval)
+    return ScoreInterval(mean=mean, low=low, high=high)
 
 
 def paired_p_value(one: Floats, other: Floats) -> float:
@@ -44,7 +39,7 @@ def paired_p_value(one: Floats, other: Floats) -> float:
     """
     if np.array_equal(one, other):
         return 1.0
-    found = _stats().permutation_test(
+    found = scipy_stats().permutation_test(
         (one, other),
         lambda a, b, axis: np.mean(a - b, axis=axis),
         permutation_type="samples",
@@ -53,7 +48,3 @@ def paired_p_value(one: Floats, other: Floats) -> float:
         rng=np.random.default_rng(_SEED),
     )
     return float(found.pvalue)
-
-
-def _stats() -> Any:
-    return require("scipy.stats", "scipy", "speccheck tasks")

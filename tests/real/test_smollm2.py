@@ -13,17 +13,14 @@ from click.testing import CliRunner
 from transformers import AutoTokenizer
 
 import mxspec
-from bench.llama_cpp.perplexity import of_model
+from bench.llama_cpp.perplexity import model_of, of_model
 from bench.llama_cpp.published_model import TEXT, WINDOWS, digest, texts
 from mxspec.compile.check.reference import forward, load_reference
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.evaluate.accuracy.models import BundleModel
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.speccheck import main as speccheck
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime.commands.specrun import specrun
-from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Session
 from mxspec.runtime.text.tokenizer import load_tokenizer
 
 # Of llama.cpp, which rounds activations: python -m bench published-model build/llama_cpp
@@ -162,5 +159,5 @@ def test_accuracy_is_the_recorded_one(bundle: Path) -> None:
 
 def test_perplexity_is_near_the_peers(bundle: Path, checkpoint: Checkpoint) -> None:
     ids = load_tokenizer(checkpoint.tokenizer).encode(TEXT.read_text()).ids
-    baseline = BundleModel(Reader(Session.of(Bundle.open(bundle), "baseline", 1)))
+    baseline = model_of(Bundle.open(bundle), "baseline")
     assert of_model(baseline, ids, WINDOWS) == pytest.approx(PEER_PERPLEXITY, rel=5e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bench.llama_cpp.perplexity import WINDOW, Distance, distance_of_model, distance_of_peer, of_model, of_peer
 from mxspec.evaluate.accuracy.models import calls
+from mxspec.evaluate.accuracy.windows import Window
 from mxspec.formats.errors import MxspecError
 
 VOCAB = 7
@@ -23,13 +24,11 @@ class Bigrams:
     def __init__(self, seed: int = 0) -> None:
         self.table = np.random.default_rng(seed).normal(0, 2, (WINDOW, VOCAB, VOCAB)).astype(np.float32)
 
-    def score(
-        self, tokens: Sequence[int], rows: int, chunk: int, source: Sequence[int] = ()
-    ) -> Iterator[NDArray[np.float32]]:
-        for _, end, wanted in calls(len(tokens), rows, chunk):
+    def __call__(self, window: Window, chunk: int) -> Iterator[NDArray[np.float32]]:
+        for _, end, wanted in calls(window, chunk):
             if wanted:
                 places = np.arange(end - wanted, end)
-                yield self.table[places, np.asarray(tokens)[places]]
+                yield self.table[places, np.asarray(window.tokens)[places]]
 
 
 def test_only_the_second_half_of_a_window_is_scored() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 from scipy.stats import entropy
 
 from mxspec.evaluate.accuracy import statistics
-from mxspec.evaluate.accuracy.models import calls
-from mxspec.evaluate.accuracy.score import score_window
+from mxspec.evaluate.accuracy.models import calls, score_window
 from mxspec.evaluate.accuracy.statistics import Scores, compare_rows
 from mxspec.evaluate.accuracy.windows import Window
 
@@ -66,11 +67,11 @@ class TableModel:
     def __init__(self, seed: int) -> None:
         self.table = logits(13, 13, seed)
 
-    def score(self, tokens: tuple[int, ...], rows: int, chunk: int, source: tuple[int, ...]) -> object:
-        for begin, end, wanted in calls(len(tokens), rows, chunk):
+    def __call__(self, window: Window, chunk: int) -> Iterator[np.ndarray]:
+        for begin, end, wanted in calls(window, chunk):
             assert end - begin <= chunk
             if wanted:
-                yield self.table[list(tokens[end - wanted : end])]
+                yield self.table[list(window.tokens[end - wanted : end])]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
@@ -79,7 +80,7 @@ def test_calls_do_not_change_the_scores(chunk: int, scored: int) -> None:
     """Of the last tokens of a window, each predicted by the one before it."""
     ids = tuple(np.random.default_rng(3).integers(0, 13, 20).tolist())
     models = [TableModel(0), TableModel(1)]
-    found = score_window(models, Window(ids, scored, 0, 0), chunk)  # type: ignore[arg-type]  # yields, as asked
+    found = score_window(models, Window(ids, scored, 0, 0), chunk)
     for model, scores in zip(models, found, strict=True):
         logs = log_softmax(model.table[list(ids[:-1])].astype(np.float64), axis=-1)
         expected = -logs[np.arange(19), ids[1:]][-scored:]

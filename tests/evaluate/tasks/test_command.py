@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mxspec.evaluate.speccheck import main
-from mxspec.evaluate.tasks import task as task_module
 from mxspec.evaluate.tasks import write
-from mxspec.evaluate.tasks.known import KINDS
-from mxspec.evaluate.tasks.lm_eval_tasks import write_tasks
+from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
+from mxspec.evaluate.tasks.lm_eval_command import write_tasks
+from mxspec.evaluate.tasks.task import KINDS
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import Request
 
@@ -114,17 +114,12 @@ def test_mistakes_are_one_line(tiny_bundles: dict[str, Path], options: tuple[str
 
 
 def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
-
-    def absent(name: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(task_module.importlib, "import_module", absent)
+    for name in [name for name in sys.modules if name.startswith(("lm_eval", "mxspec.evaluate.tasks.lm_eval_model"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
     result = CliRunner().invoke(mxspec_eval, ["--model_args", "bundle=x"])
     assert result.exit_code == 1
-    assert result.stderr == (
-        "error: mxspec-eval needs lm-eval, which is not installed: pip install 'mxspec[evaluate]'\n"
-    )
+    assert result.stderr == "error: mxspec-eval needs lm_eval: pip install 'mxspec[evaluate]'\n"
 
 
 def test_the_harness_reads_our_task_files(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
@@ -153,8 +148,6 @@ def test_the_harness_reads_our_task_files(tiny_bundles: dict[str, Path], tmp_pat
 
 def test_mxspec_eval_calls_the_harness_with_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     from lm_eval import __main__ as harness
-
-    from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
 
     seen: list[list[str]] = []
     monkeypatch.setattr(harness, "cli_evaluate", lambda: seen.append(sys.argv[1:]))

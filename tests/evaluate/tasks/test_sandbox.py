@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from pathlib import Path
 
 import pytest
 
-from mxspec.evaluate.tasks.code import CODE, program
 from mxspec.evaluate.tasks.sandbox import run_code
-from mxspec.evaluate.tasks.task import read_rows
+from mxspec.evaluate.tasks.task import CODE, program, read_rows
 
 ROWS = read_rows(Path(__file__).parent / "code.jsonl", CODE)
 
@@ -38,11 +36,10 @@ def test_code_that_does_not_come_to_its_end_fails(answer: str) -> None:
 
 
 @pytest.mark.parametrize("body", ["while True: pass", "import time; time.sleep(60)"], ids=["busy", "asleep"])
-def test_code_has_so_much_time(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_takes_too_long_is_ended(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that was not ended would pass, or hold up the test for ever."""
     monkeypatch.setattr("mxspec.evaluate.tasks.sandbox.STARTUP_SECONDS", 0.5)
-    begun = time.monotonic()
     assert run_code(body, seconds=1.0) == "timed out"
-    assert time.monotonic() - begun < 10
 
 
 @pytest.mark.parametrize("namespace", [True, False], ids=["namespace", "hook"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mxspec.evaluate.tasks.scores import bootstrap_mean, paired_p_value
-from mxspec.evaluate.tasks.summarisation import rouge_2
+from mxspec.evaluate.tasks.task import rouge_2
 
 
 def test_the_p_value_is_the_share_of_exchanges_that_are_as_far_off() -> None:
