@@ -19,13 +19,12 @@ from typing import Any
 
 import click
 
+from mxspec.evaluate.bench.options import Decorator
 from mxspec.evaluate.options import Run, run_options
 from mxspec.evaluate.result import Result
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.weight_format import ACTIVATIONS, USER_NAMES, Activations, taken_activations
 from mxspec.runtime.cli.command import Command
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def measurement(function: Callable[..., Result]) -> click.Command:
@@ -48,20 +47,6 @@ def measurement(function: Callable[..., Result]) -> click.Command:
 def file_option(name: str, text: str, **settings: Any) -> Decorator:
     """An option that names an existing file."""
     return click.option(name, type=click.Path(path_type=Path, exists=True, dir_okay=False), help=text, **settings)
-
-
-bundle_argument = click.argument("bundle", type=click.Path(path_type=Path))
-
-
-def repetitions_option(default: int) -> Decorator:
-    """--repetitions."""
-    return click.option(
-        "--repetitions",
-        default=default,
-        show_default=True,
-        type=click.IntRange(min=1),
-        help="Number of times that everything is measured; medians are shown.",
-    )
 
 
 def format_option(default: str) -> Decorator:

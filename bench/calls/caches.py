@@ -11,13 +11,14 @@ from typing import ClassVar
 
 import click
 
-from bench.measurement import activations_option, check_activations, format_option, measurement, repetitions_option
+from bench.measurement import activations_option, check_activations, format_option, measurement
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.calls import CallBench, repeated
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, trials_of
 from mxspec.evaluate.bench.machine import Pair, PairedTimes, ReadCeiling, describe_pairs, pieces_of_file
+from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Progress, silent
 from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread
 from mxspec.formats.caches import CACHE_KINDS, CacheKind

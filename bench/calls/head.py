@@ -10,11 +10,12 @@ from typing import ClassVar
 import click
 import numpy as np
 
-from bench.measurement import format_option, measurement, repetitions_option
+from bench.measurement import format_option, measurement
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
+from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Progress, silent
 from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread, Value
 from mxspec.formats.errors import MxspecError

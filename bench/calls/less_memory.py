@@ -22,9 +22,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import LessMemoryResult, MemoryTrial
 from mxspec.evaluate.bench.calls import CallBench, ModelBench
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.runtime import ops
 from mxspec.runtime.models.weight_reads import read_bytes
 

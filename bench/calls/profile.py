@@ -27,11 +27,12 @@ from bench.calls.node_kinds import (
 )
 from bench.calls.ort_profile import NodeRun, SessionRun, read_runs
 from bench.calls.profile_result import CallProfile, Line, ProfileResult
-from bench.measurement import bundle_argument, measurement, repetitions_option
+from bench.measurement import measurement
 from mxspec.evaluate.bench import calls as model_calls
 from mxspec.evaluate.bench.calls import CallBench, seconds_alternating
 from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
+from mxspec.evaluate.bench.options import bundle_argument, repetitions_option
 from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError

@@ -13,7 +13,7 @@ import statistics
 from dataclasses import dataclass
 
 from bench.compare.figures import Series
-from mxspec.formats.errors import MxspecError
+from mxspec.evaluate.significance import scipy_stats
 
 LEAST_TRIALS = 3
 LEVEL = 0.05
@@ -44,10 +44,7 @@ def move_of(old: Series, new: Series) -> Move | None:
 
 
 def _move(mean: float, squared_error: float, freedom: float) -> Move:
-    try:
-        from scipy.stats import t as student
-    except ModuleNotFoundError:
-        raise MxspecError("comparing trials needs scipy: pip install mxspec[evaluate]") from None
+    student = scipy_stats().t
     error = math.sqrt(squared_error)
     if error == 0:
         return Move(math.exp(mean), (math.exp(mean), math.exp(mean)), float(mean == 0))

@@ -9,9 +9,10 @@ from typing import ClassVar
 import click
 
 from bench.kernels.nodes import Node, attention, gate, norm
-from bench.measurement import measurement, repetitions_option
+from bench.measurement import measurement
 from bench.shapes.known import SHAPES, Shape
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
+from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Progress, silent
 from mxspec.evaluate.result import SPREAD, Column, Result, Sheet, Spread, Value
 from mxspec.runtime import ops

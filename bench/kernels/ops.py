@@ -15,10 +15,11 @@ from bench.kernels.experts import FORMATS as EXPERTS_FORMATS
 from bench.kernels.experts import ROWS as EXPERTS_ROWS
 from bench.kernels.experts import measure_experts
 from bench.kernels.ops_result import HEAD_SIZE, HEADS, KV_HEADS, AttentionTimes, OpsResult, ProductTimes
-from bench.measurement import measurement, repetitions_option
+from bench.measurement import measurement
 from bench.shapes.random_weights import random_tiles
 from mxspec.evaluate.bench.harness import median, trials_of
 from mxspec.evaluate.bench.machine import PIECE_BYTES, Pair, ReadCeiling, describe_pairs
+from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Progress, silent
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.native import ISAS

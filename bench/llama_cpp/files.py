@@ -42,7 +42,7 @@ def grown_pair(folder: Path, target: Path | None, draft: Path | None) -> Pair:
 
 def _grown(checkpoint: Path, shape: str, output: Path) -> Path:
     if not output.exists():
-        _run([_command("specbench"), "grow", checkpoint, "--to", shape, "-o", output])
+        _run([sys.executable, "-m", "bench", "grow", checkpoint, "--to", shape, "-o", output])
     return output
 
 

@@ -18,7 +18,7 @@ from bench.llama_cpp.result import OURS, PEER
 from bench.llama_cpp.server import GREEDY, Server
 from mxspec.evaluate.bench.harness import median, median_ratio, trials_of
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
-from mxspec.evaluate.bench.serve.clients import Streamed, Writer, ask_at_once, of_specserve, tokens_per_second
+from mxspec.evaluate.bench.serve.clients import Writer, ask_at_once, of_specserve, streamed, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve
 from mxspec.evaluate.options import Progress
 from mxspec.evaluate.result import Column, Result, Sheet, Value
@@ -154,7 +154,7 @@ def _of_peer(server: Server) -> Iterator[Writer]:
         return {**asked, **GREEDY, "stream": True}
 
     with server.open() as running:
-        yield Streamed(running.address, "/completion", body)
+        yield streamed(running.address, "/completion", body)
 
 
 @contextmanager

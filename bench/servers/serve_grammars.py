@@ -14,11 +14,12 @@ from pathlib import Path
 
 import click
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.servers.attackers import CHAT, Answer, Beside, post_all, schema_request
 from bench.servers.grammars import Hurtful, hurtful_grammars
 from bench.servers.result import BesideTimes, Family, GrammarAttackResult
 from mxspec.evaluate.bench.machine import anonymous_bytes
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.evaluate.bench.serve.server import specserve
 
 LONGEST_GAPS = 100

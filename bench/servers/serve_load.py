@@ -29,10 +29,11 @@ from typing import Any, cast
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import LoadResult, Metric
 from mxspec.evaluate.bench.harness import median, percentile
 from mxspec.evaluate.bench.machine import anonymous_bytes
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.evaluate.bench.serve.server import Address, specserve
 from mxspec.runtime.events import FinishReason
 from mxspec.serve.texts.choice_text import finish_reason

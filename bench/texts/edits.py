@@ -17,9 +17,10 @@ from pathlib import Path
 
 import click
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import EditsResult, EditTrial
 from mxspec.evaluate.bench.harness import median
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.runtime import ops
 from mxspec.runtime.drafters import NAMES
 from mxspec.runtime.engine import Engine

@@ -17,9 +17,10 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import ExactResult, ExactRow
 from mxspec.evaluate.bench.harness import alternate, median, same_texts
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.handle import Answer
@@ -84,7 +85,7 @@ def main(bundle: Path, repetitions: int) -> ExactResult:
     questions = held_out()
     with Engine(bundle, slots=8) as engine:
         turns = alternate([writer(engine, way) for way in WAYS], questions, repetitions)
-        answers = dict(zip(WAYS, zip(*(turn.answers for turn in turns), strict=True), strict=True))
+        answers = dict(zip(WAYS, zip(*(given for _, _, given in turns), strict=True), strict=True))
     texts = {way: [answer.text for answer in found] for way, found in answers.items() if way != BEAMS}
     for written in texts.values():
         same_texts(texts[PLAIN], written)

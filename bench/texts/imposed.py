@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from bench.measurement import bundle_argument, measurement, repetitions_option
+from bench.measurement import measurement
 from bench.texts.guided import GuidedDrafter, draft_of
-from mxspec.evaluate.bench.options import new_tokens_option, parse_ks
+from mxspec.evaluate.bench.options import bundle_argument, new_tokens_option, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts
 from mxspec.evaluate.bench.speculate.grid import SettingsGrid
 from mxspec.evaluate.bench.speculate.measure import Measurement, TimedAnswer, write_together

@@ -18,10 +18,11 @@ from pathlib import Path
 import click
 import numpy as np
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import LongTextsResult
 from mxspec import Engine
 from mxspec.evaluate.bench.machine import anonymous_bytes
+from mxspec.evaluate.bench.options import bundle_argument
 from mxspec.evaluate.bench.serve.clients import hear, of_specserve
 from mxspec.evaluate.bench.serve.server import specserve
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import click
 
-from bench.measurement import bundle_argument, measurement
+from bench.measurement import measurement
 from bench.results import SoakResult
 from mxspec import Engine, MxspecError, Request
 from mxspec.evaluate.bench.machine import anonymous_bytes
+from mxspec.evaluate.bench.options import bundle_argument
 
 THREADS = 12
 PIECES = ("def ", "class ", "import os\n", "for i in range(", "return ", "x = [", "\n    ", "self.", "print(")

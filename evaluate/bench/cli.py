@@ -6,7 +6,7 @@ import click
 
 from mxspec.evaluate.bench.model import bench_model
 from mxspec.evaluate.bench.plots.draw import bench_plot
-from mxspec.evaluate.bench.serve.command import bench_serve
+from mxspec.evaluate.bench.serve.measure import bench_serve
 from mxspec.evaluate.bench.speculate.command import bench_speculate
 from mxspec.runtime.cli.command import Group
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,36 +20,24 @@ Answer = TypeVar("Answer")
 Case = TypeVar("Case")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn(Generic[Answer]):
-    """What each variant made of one prompt, in the order of the variants; `prompt` is the prompt's number."""
-
-    repetition: int
-    prompt: int
-    answers: tuple[Answer, ...]
-
-
 def alternate(
     variants: Sequence[Callable[[Prompt, int], Answer]],
     prompts: Sequence[Prompt],
     repetitions: int,
     progress: Progress = silent,
     *,
-    begin: Callable[[int], object] = lambda repetition: None,
     warm: bool = False,
-) -> Iterator[Turn[Answer]]:
-    """Have all variants answer each prompt; a variant gets the prompt and the number of the repetition.
+) -> Iterator[tuple[int, int, tuple[Answer, ...]]]:
+    """Yield the numbers of repetition and prompt, and what each variant, which gets prompt and repetition, answers.
 
-    `begin` is called with the number of each repetition before it. With `warm`, a repetition -1 of the first prompt
-    teaches the engine what calls cost; it is not counted.
+    With `warm`, a repetition -1 of the first prompt teaches the engine what calls cost; it is not counted.
     """
     for repetition in range(-1 if warm else 0, repetitions):
-        begin(repetition)
         for number, prompt in enumerate(prompts if repetition >= 0 else prompts[:1]):
             progress(f"repetition {repetition + 1} of {repetitions}, prompt {number + 1} of {len(prompts)}")
             answers = tuple([variant(prompt, repetition) for variant in variants])
             if repetition >= 0:
-                yield Turn(repetition, number, answers)
+                yield repetition, number, answers
 
 
 def trials_of(

@@ -1,4 +1,4 @@
-"""The pictures of a record, and how they are written."""
+"""The pictures of a record, and how they are written; those of `speccheck accuracy --format`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mxspec.evaluate.accuracy.result import Accuracy
-from mxspec.evaluate.bench.plots import accuracy, speculate
-from mxspec.evaluate.bench.plots.style import require_matplotlib, save
+from mxspec.evaluate.accuracy.result import Accuracy, Figures, name_of
+from mxspec.evaluate.bench.plots import speculate
+from mxspec.evaluate.bench.plots.style import COLOURS, QUIET, require_matplotlib, save
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.record import Record, read_record
 from mxspec.evaluate.result import Result
@@ -30,8 +30,27 @@ def pictures_of(result: Result) -> dict[str, Callable[[Axes], None]]:
     if isinstance(result, SpeculationResult):
         return speculate.pictures(result)
     if isinstance(result, Accuracy) and result.beside and result.matrix_bytes:
-        return {"accuracy": partial(accuracy.sizes, result)}
+        return {"accuracy": partial(sizes, result)}
     return {}
+
+
+def sizes(result: Accuracy, axes: Axes) -> None:
+    """KL divergence over the size of the matrices, with ratios: the bundle's target, and other formats to nearest."""
+    _points(axes, [result], "the bundle", COLOURS[1], left=True)
+    _points(axes, result.beside, "to nearest", QUIET, left=False)
+    axes.set(xlabel="size of the matrices (MB)", ylabel="KL divergence from fp16 (nats)", yscale="log")
+    axes.set_title(f"{result.bundle}, {result.tokens:,} tokens")
+    axes.margins(x=0.2, y=0.15)
+    axes.legend(loc="best")
+
+
+def _points(axes: Axes, figures: tuple[Figures, ...] | list[Accuracy], label: str, colour: str, *, left: bool) -> None:
+    points = [(each.matrix_bytes / 1e6, each.mean_kl_divergence, each) for each in figures if each.matrix_bytes]
+    axes.scatter([x for x, _, _ in points], [y for _, y, _ in points], color=colour, label=label)
+    offset, side = ((-6, 0), "right") if left else ((6, 0), "left")
+    for x, y, each in points:
+        text = f"{name_of(each)} ({each.ratio:.3f})"
+        axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", ha=side, va="center", fontsize=9)
 
 
 def draw_all(record: Record, folder: Path, kinds: tuple[str, ...] = ("png", "svg")) -> list[Path]:

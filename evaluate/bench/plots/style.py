@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mxspec.evaluate.bench.harness import quartiles
 from mxspec.evaluate.record import Record
-from mxspec.formats.errors import MxspecError
+from mxspec.formats.errors import needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,10 +54,8 @@ CAPTION = 150  # characters of a line
 
 def require_matplotlib() -> None:
     """Raises MxspecError if matplotlib is not installed."""
-    try:
+    with needs("evaluate", "a picture"):
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError:
-        raise MxspecError("pictures need matplotlib: pip install mxspec[evaluate]") from None
 
 
 def save(path: Path, record: Record, draw: Callable[[Axes], None], kinds: tuple[str, ...] = ("png", "svg")) -> None:

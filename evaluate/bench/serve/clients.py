@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from mxspec.evaluate.bench.serve.server import Address
 from mxspec.formats.errors import MxspecError
@@ -20,59 +20,53 @@ from mxspec.runtime.request import Request
 ANSWER_SECONDS = 600.0
 
 
-class Writer(Protocol):
-    """A source of answers; each item is a piece of the text, as it arrives."""
-
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]: ...
+Writer = Callable[[Sequence[int], int, bool], Iterator[object]]
+"""Writes a greedy text of so many tokens after a prompt, plain or drafted; each item is a piece, as it arrives."""
 
 
-class InProcess:
-    """The engine itself."""
+def in_process(engine: Engine) -> Writer:
+    """The engine itself; a prompt reuses no cache."""
+    keys = itertools.count()
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._keys = itertools.count()
-
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        """A greedy text of `new_tokens` tokens; its prompt reuses no cache. With `plain`, without drafting."""
+    def write(prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
         request = Request(
             prompt=prompt,
             max_new_tokens=new_tokens,
             temperature=0,
             ignore_eos=True,
-            cache_key=str(next(self._keys)),
+            cache_key=str(next(keys)),
             drafter="none" if plain else None,
         )
-        return (event for event in self._engine.submit(request) if isinstance(event, Round))
+        return (event for event in engine.submit(request) if isinstance(event, Round))
+
+    return write
 
 
-class Streamed:
-    """A server whose answers are streams of `data:` lines; `body` makes the request."""
+def streamed(address: Address, path: str, body: Callable[[Sequence[int], int, bool], dict[str, Any]]) -> Writer:
+    """A server whose answers are streams of `data:` lines; `body` makes the request. MxspecError for its errors."""
 
-    def __init__(self, address: Address, path: str, body: Callable[[Sequence[int], int, bool], dict[str, Any]]) -> None:
-        self._address, self._path, self._body = address, path, body
-
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        """The pieces of an answer; raises MxspecError if the server answers with an error."""
-        connection = http.client.HTTPConnection(self._address.host, self._address.port, timeout=ANSWER_SECONDS)
+    def write(prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=ANSWER_SECONDS)
         try:
             headers = {"Content-Type": "application/json"}
-            connection.request("POST", self._path, json.dumps(self._body(prompt, new_tokens, plain)), headers)
+            connection.request("POST", path, json.dumps(body(prompt, new_tokens, plain)), headers)
             answer = connection.getresponse()
             if answer.status != http.client.OK:
-                raise MxspecError(f"{self._path}: got status {answer.status}: {answer.read(300)!r}")
+                raise MxspecError(f"{path}: got status {answer.status}: {answer.read(300)!r}")
             for line in answer:
                 if line.startswith(b"data: {"):
                     if line.startswith(b'data: {"error"'):
-                        raise MxspecError(f"{self._path}: {line.decode(errors='replace').strip()}")
+                        raise MxspecError(f"{path}: {line.decode(errors='replace').strip()}")
                     yield line
         except (OSError, http.client.HTTPException) as error:
-            raise MxspecError(f"{self._path}: {type(error).__name__}: {error}") from None
+            raise MxspecError(f"{path}: {type(error).__name__}: {error}") from None
         finally:
             connection.close()
 
+    return write
 
-def of_specserve(address: Address) -> Streamed:
+
+def of_specserve(address: Address) -> Writer:
     """The completions of specserve."""
     keys = itertools.count()
 
@@ -81,7 +75,7 @@ def of_specserve(address: Address) -> Streamed:
         asked = {"prompt": list(prompt), "max_tokens": new_tokens, "temperature": 0, "stream": True}
         return {**asked, "mxspec": ours}
 
-    return Streamed(address, "/v1/completions", body)
+    return streamed(address, "/v1/completions", body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +98,7 @@ class Heard:
 def hear(writer: Writer, prompt: Sequence[int], new_tokens: int, *, plain: bool = False) -> Heard:
     """Request one text, and read it to its end."""
     asked = time.perf_counter()
-    return Heard(asked, tuple(time.perf_counter() for _ in writer.write(prompt, new_tokens, plain=plain)))
+    return Heard(asked, tuple(time.perf_counter() for _ in writer(prompt, new_tokens, plain)))
 
 
 def ask_at_once(

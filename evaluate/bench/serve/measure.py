@@ -1,4 +1,4 @@
-"""What `specbench serve` times: clients of the server beside clients of the engine, and a long prompt that joins."""
+"""specbench serve: clients of the server beside clients of the engine, and what texts notice of a long prompt."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import click
 import numpy as np
 
 from mxspec.evaluate.bench.harness import median, median_ratio, percentile, trials_of
-from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of
+from mxspec.evaluate.bench.options import bundle_argument, new_tokens_option, repetitions_option
+from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import (
     ANSWER_SECONDS,
     Heard,
-    InProcess,
     Writer,
     ask_at_once,
     hear,
+    in_process,
     of_specserve,
     tokens_per_second,
 )
 from mxspec.evaluate.bench.serve.result import ClientsRow, Joining, ServeResult
 from mxspec.evaluate.bench.serve.server import Specserve, specserve
-from mxspec.evaluate.options import Progress
+from mxspec.evaluate.options import Progress, Run, run_options
+from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
+from mxspec.runtime.cli.command import Command
 from mxspec.runtime.engine import Engine
 
 CLIENTS = (1, 8)
@@ -37,6 +41,35 @@ WARM_TOKENS = 32
 STARTS = 3
 
 Asked = tuple[int, str]  # number of clients, and the writer that they ask
+
+
+@click.command("serve", cls=Command)
+@bundle_argument
+@click.option(
+    "--text", type=click.Path(path_type=Path), help="UTF-8 text to take prompts from.  [default: random tokens]"
+)
+@new_tokens_option(64)
+@repetitions_option(3)
+@run_options
+def bench_serve(bundle: Path, text: Path | None, new_tokens: int, repetitions: int, run: Run) -> None:
+    """Time 1 and 8 clients of specserve beside as many of the engine in this process, and a long prompt that joins.
+
+    Also says how long the server takes to be ready.
+    """
+    opened = Bundle.open(bundle)
+    context, needed = opened.manifest.models["target"].context_length, context_needed(new_tokens)
+    if context < needed:
+        raise MxspecError(f"bundle {bundle}: its context is {context:,} tokens, but serve takes {needed:,}")
+    with run.progress() as progress:
+        result = measure(
+            bundle,
+            read_tokens(bundle, text, max(CLIENTS) * ANSWERS),
+            new_tokens,
+            repetitions,
+            run.threads,
+            progress,
+        )
+    run.finish(result)
 
 
 def measure(
@@ -51,7 +84,7 @@ def measure(
             ready.append(server.ready_seconds)
     with Engine(bundle, slots=slots, threads=threads) as engine, _served(bundle, slots, threads) as server:
         ready.append(server.ready_seconds)
-        writers: dict[str, Writer] = {"engine": InProcess(engine), "server": of_specserve(server.address)}
+        writers: dict[str, Writer] = {"engine": in_process(engine), "server": of_specserve(server.address)}
         prompts = prompts_of(text, max(CLIENTS) * ANSWERS)
         for writer in writers.values():  # reads the weights for the first time, and learns costs
             ask_at_once(writer, [[prompt] for prompt in prompts[: max(CLIENTS)]], WARM_TOKENS)
@@ -124,10 +157,21 @@ def _join(
     The texts are plain, so that each piece is one token.
     """
     found: list[list[Heard]] = []
-    amid = threading.Event()
-    company = _Announcing(writer, min(BEFORE_TOKENS, new_tokens), len(prompts), amid)
+    pieces, left, counting, amid = min(BEFORE_TOKENS, new_tokens), len(prompts), threading.Lock(), threading.Event()
+
+    def announcing(prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
+        """Sets `amid` when each text has `pieces` pieces."""
+        nonlocal left
+        for number, piece in enumerate(writer(prompt, new_tokens, plain), 1):
+            if number == pieces:
+                with counting:
+                    left -= 1
+                    if left == 0:
+                        amid.set()
+            yield piece
+
     texts = threading.Thread(
-        target=lambda: found.extend(ask_at_once(company, [[p] for p in prompts], 2 * new_tokens, plain=True))
+        target=lambda: found.extend(ask_at_once(announcing, [[p] for p in prompts], 2 * new_tokens, plain=True))
     )
     texts.start()
     amid.wait(ANSWER_SECONDS)
@@ -144,20 +188,3 @@ def _join(
     if not (before and during):
         raise MxspecError("--new-tokens: the texts had ended before a long prompt could join them; give more")
     return percentile(before, 95), percentile(during, 95), joined.first_seconds
-
-
-class _Announcing:
-    """Sets `all_write` when each of `texts` texts has `pieces` pieces."""
-
-    def __init__(self, writer: Writer, pieces: int, texts: int, all_write: threading.Event) -> None:
-        self._writer, self._pieces, self._left, self._all_write = writer, pieces, texts, all_write
-        self._counting = threading.Lock()
-
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-        for number, piece in enumerate(self._writer.write(prompt, new_tokens, plain=plain), 1):
-            if number == self._pieces:
-                with self._counting:
-                    self._left -= 1
-                    if self._left == 0:
-                        self._all_write.set()
-            yield piece

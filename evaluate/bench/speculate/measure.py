@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxspec.evaluate.bench.harness import Percentiles, alternate, median, median_ratio, same_texts
+from mxspec.evaluate.bench.harness import Percentiles, alternate, median, same_texts
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.prompts import Prompts
 from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint, SpeculationTrial
@@ -55,10 +55,6 @@ class Rounds:
     rounds: list[Round]
 
     @property
-    def emitted(self) -> int:
-        return sum(r.emitted for r in self.rounds)
-
-    @property
     def seconds(self) -> float:
         return sum(r.seconds for r in self.rounds)
 
@@ -84,9 +80,6 @@ class Rounds:
         """The tokens that the rounds would give if each guess were right with one independent probability."""
         return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
 
-    def speedup_over(self, plain: Rounds) -> float:
-        return (plain.seconds / plain.emitted) / (self.seconds / self.emitted)
-
     def predicted_over(self, plain: Rounds) -> float:
         """The formula's speedup over plain decoding: ideal tokens a round over (c K + v)."""
         drafted = sum(r.drafted for r in self.rounds) / len(self.rounds)
@@ -94,31 +87,19 @@ class Rounds:
         return self.ideal_tokens / len(self.rounds) / cost
 
 
-@dataclass(frozen=True, slots=True)
-class BesidePlain:
-    """Speculating answers beside the plain ones of the same prompts and repetitions: medians over the pairs."""
+def beside_plain(plain: Sequence[Rounds], found: Sequence[Rounds]) -> dict[str, float]:
+    """Speculating answers beside the plain ones of the same prompts and repetitions: medians over the pairs.
 
-    c: float
-    v: float
-    predicted: float
-    measured_over_predicted: float
-    ideal_tokens_per_round: float
-    outside_models: float  # share of the time of all speculating rounds
-
-    @classmethod
-    def of(cls, plain: Sequence[Rounds], found: Sequence[Rounds]) -> BesidePlain:
-        pairs = [(a, b) for a, b in zip(plain, found, strict=True) if a.rounds and b.rounds]
-        rounds = [r for _, b in pairs for r in b.rounds]
-        predicted = [b.predicted_over(a) for a, b in pairs]
-        models = sum(r.draft_seconds + r.target_seconds for r in rounds)
-        return cls(
-            c=median([b.draft_seconds / a.target_seconds for a, b in pairs]),
-            v=median([b.target_seconds / a.target_seconds for a, b in pairs]),
-            predicted=median(predicted),
-            measured_over_predicted=median_ratio([b.speedup_over(a) for a, b in pairs], predicted),
-            ideal_tokens_per_round=sum(b.ideal_tokens for _, b in pairs) / len(rounds),
-            outside_models=1 - models / sum(r.seconds for r in rounds),
-        )
+    `outside_models` is a share of the time of all speculating rounds.
+    """
+    pairs = [(a, b) for a, b in zip(plain, found, strict=True) if a.rounds and b.rounds]
+    rounds = [r for _, b in pairs for r in b.rounds]
+    return {
+        "c": median([b.draft_seconds / a.target_seconds for a, b in pairs]),
+        "v": median([b.target_seconds / a.target_seconds for a, b in pairs]),
+        "predicted": median([b.predicted_over(a) for a, b in pairs]),
+        "outside_models": 1 - sum(r.draft_seconds + r.target_seconds for r in rounds) / sum(r.seconds for r in rounds),
+    }
 
 
 Write = Callable[[Engine, Sequence[Sequence[int]], Mapping[str, Any]], TimedAnswer]
@@ -190,13 +171,13 @@ class Measurement:
         ceiling = ReadCeiling(pieces_of_file(engine.bundle.weights_path("target")))
         variants = [variant(engine, plain), variant(engine, guessing), *(variant(each, plain) for each in engines[1:])]
         answers, trials = [], []
-        for turn in alternate(variants, sets, self.repetitions, warm=True):
-            first, guessed = turn.answers[:2]
+        for repetition, number, answered in alternate(variants, sets, self.repetitions, warm=True):
+            first, guessed = answered[:2]
             if not point.temperature:
                 same_texts(first.texts, guessed.texts)
             answers.append((first, guessed))
             read = ceiling.bytes_per_second()
-            trials.append(_trial(engine, turn.prompt * point.batch, turn.repetition, turn.answers, read))
+            trials.append(_trial(engine, number * point.batch, repetition, answered, read))
         return _described(point, answers, trials)
 
 
@@ -231,26 +212,22 @@ def _read_bytes(engine: Engine, answered: TimedAnswer) -> int:
 def _described(
     point: Point, answers: Sequence[tuple[TimedAnswer, TimedAnswer]], trials: Sequence[SpeculationTrial]
 ) -> SpeculationPoint:
-    beside = BesidePlain.of([plain.longest for plain, _ in answers], [guessed.longest for _, guessed in answers])
+    beside = beside_plain([plain.longest for plain, _ in answers], [guessed.longest for _, guessed in answers])
     rounds = [r for _, guessed in answers for text in guessed.rounds for r in text[1:]]
     evaluated, accepted = sum(r.evaluated for r in rounds), sum(r.accepted for r in rounds)
     positions = range(max(r.evaluated for r in rounds))
     fp16 = [trial.fp16_tokens_per_second for trial in trials if trial.fp16_tokens_per_second is not None]
     over_fp16 = [trial.over_fp16 for trial in trials if trial.over_fp16 is not None]
     return SpeculationPoint(
-        **dict(point),
+        **{**dict(point), **beside, "predicted": beside["predicted"] if isinstance(point.k, int) else None},
         tokens_per_second=median([trial.tokens_per_second for trial in trials]),
         plain_tokens_per_second=median([trial.plain_tokens_per_second for trial in trials]),
         fp16_tokens_per_second=median(fp16) if fp16 else None,
         speedup=median([trial.speedup for trial in trials]),
         over_fp16=median(over_fp16) if over_fp16 else None,
-        predicted=beside.predicted if isinstance(point.k, int) else None,
         acceptance=accepted / evaluated if evaluated else 0.0,
         tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
         drafted_per_round=sum(r.drafted for r in rounds) / len(rounds),
-        c=beside.c,
-        v=beside.v,
-        outside_models=beside.outside_models,
         bytes_per_second=median([trial.bytes_per_second for trial in trials]),
         share_of_read=median([trial.share_of_read for trial in trials]),
         answer_seconds=Percentiles.of([trial.answer_seconds for trial in trials]),

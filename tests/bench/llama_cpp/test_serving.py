@@ -22,7 +22,7 @@ class Pretended:
         yield self
         Pretended.opened -= 1
 
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+    def __call__(self, prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
         for number in range(new_tokens):
             time.sleep(self.seconds)
             yield number

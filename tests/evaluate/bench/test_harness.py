@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from mxspec.evaluate.bench.harness import Turn, alternate, trials_of
+from mxspec.evaluate.bench.harness import alternate, trials_of
 
 
 def test_variants_answer_each_prompt_in_turn_after_one_that_is_not_counted() -> None:
     said: list[str] = []
     variants = [lambda prompt, repetition, name=name: f"{name}{prompt}{repetition}" for name in "ab"]
-    begun: list[int] = []
-    turns = list(alternate(variants, ["x", "y"], 2, said.append, begin=begun.append, warm=True))
-    assert turns == [Turn(r, p, (f"a{prompt}{r}", f"b{prompt}{r}")) for r in (0, 1) for p, prompt in enumerate("xy")]
-    assert begun == [-1, 0, 1]
+    turns = list(alternate(variants, ["x", "y"], 2, said.append, warm=True))
+    assert turns == [(r, p, (f"a{prompt}{r}", f"b{prompt}{r}")) for r in (0, 1) for p, prompt in enumerate("xy")]
     assert said[0] == "repetition 0 of 2, prompt 1 of 2"
     assert said[1:] == [f"repetition {r} of 2, prompt {p} of 2" for r in (1, 2) for p in (1, 2)]
 

@@ -107,7 +107,7 @@ def test_a_record_without_a_picture_is_one_line(
         assert words in done.stderr
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = specbench("plot", record, "-o", str(tmp_path / "out"))
-    assert done.stderr == "error: pictures need matplotlib: pip install mxspec[evaluate]\n"
+    assert done.stderr == "error: a picture needs matplotlib: pip install 'mxspec[evaluate]'\n"
 
 
 def test_formats_are_points_of_size_and_divergence() -> None:

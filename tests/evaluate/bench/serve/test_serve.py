@@ -27,7 +27,7 @@ class Slow:
         self.asked: list[tuple[int, ...]] = []
         self._busy = threading.Lock()
 
-    def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+    def __call__(self, prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
         self.asked.append(tuple(prompt))
         if len(prompt) > 10:
             with self._busy:
@@ -50,12 +50,11 @@ def test_each_client_asks_for_one_text_after_the_other_beside_all_others() -> No
 
 
 def test_a_clients_error_is_raised() -> None:
-    class Broken:
-        def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
-            raise MxspecError("gone")
+    def broken(prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
+        raise MxspecError("gone")
 
     with pytest.raises(MxspecError, match="gone"):
-        ask_at_once(Broken(), [[[1]], [[2]]], 4)
+        ask_at_once(broken, [[[1]], [[2]]], 4)
 
 
 def test_a_long_prompt_shows_in_the_gaps_of_the_others() -> None:
@@ -67,10 +66,10 @@ def test_a_long_prompt_shows_in_the_gaps_of_the_others() -> None:
 
 def test_a_text_that_begins_late_is_waited_for() -> None:
     class Late(Slow):
-        def write(self, prompt: Sequence[int], new_tokens: int, *, plain: bool) -> Iterator[object]:
+        def __call__(self, prompt: Sequence[int], new_tokens: int, plain: bool) -> Iterator[object]:
             if tuple(prompt) == (3,):
                 time.sleep(0.1)  # longer than the others take for the first half of their texts
-            yield from super().write(prompt, new_tokens, plain=plain)
+            yield from super().__call__(prompt, new_tokens, plain)
 
     before, _, _ = measure._join(Late(0.004), [[1], [2], [3]], list(range(1000)), 20)
     assert before > 0.003
