@@ -174,9 +174,10 @@ class Recipe(Strict):
 
     `rounding` says how weights are rounded to an MX format: `nearest`, `scale` (the best of three scales a block),
     `gptq`, which compensates errors by the model's activations for about `calibration_tokens` tokens, or `auto`: gptq
-    if it takes at most `rounding_minutes`, else nearest. The tokens are taken from the text file `calibrate`, at places
-    that `seed` chooses; without one, the model writes them itself. A bundle's accuracy is measured if that takes
-    at most a fifth of `rounding_minutes`; 0 rounds to nearest and measures nothing.
+    on as many of these tokens as two cores handle in `rounding_minutes`, but nearest if they handle fewer than 2,048
+    and no text is given. The tokens are taken from the text file `calibrate`, at places that `seed` chooses; without
+    one, the model writes them itself. A bundle's accuracy is measured if that takes at most a fifth of
+    `rounding_minutes`; 0 rounds to nearest and measures nothing.
 
     With `from_pickle`, weights that exist only as pickles are read by torch's weights-only loader. `about` and
     `verified` are for people: the purpose of the pair, and its tests. `ngram` and `suffix` are text files similar to
@@ -193,7 +194,7 @@ class Recipe(Strict):
     prefill_chunk: Positive = 128
     caches: CacheKind = "float16"
     rounding: Rounding = "auto"
-    rounding_minutes: Annotated[float, Field(ge=0)] = 10.0
+    rounding_minutes: Annotated[float, Field(ge=0)] = 20.0
     calibrate: str | None = None
     calibration_tokens: Positive = 24576
     seed: Annotated[int, Field(ge=0)] = 0

@@ -87,6 +87,7 @@ def compiled_once(factory: pytest.TempPathFactory) -> Iterator[None]:
     def to_nearest(models: Collection[Model], *_: object) -> None:
         for model in models:
             model.rounding = "nearest" if model.recipe.rounding == "auto" else model.recipe.rounding
+            model.calibration_tokens = model.recipe.calibration_tokens
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(cache(ONNXRegistry.from_torchlib)))

@@ -24,7 +24,7 @@ from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.grid import Grid
 from mxspec.compile.weights.rounding.round_model import mx_formats
 from mxspec.compile.weights.rounding.scale import round_with, rule_exponents
-from mxspec.compile.weights.rounding.speed import seconds_of
+from mxspec.compile.weights.rounding.speed import minutes_of
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import CostEntry
 from mxspec.formats.weight_format import BLOCK
@@ -51,11 +51,11 @@ def measure_cost(model: Model, folder: Path, stages: Stages) -> CostEntry | None
     if not formats or entry.encoder is not None or not recipe.rounding_minutes:
         return None
     length = text_length(entry.context_length)
-    minutes = seconds_of(2 * AT_ONCE * length * plan.weight_count) / 60
+    minutes = minutes_of(2 * AT_ONCE * length * plan.weight_count)
     if minutes > SHARE * recipe.rounding_minutes:
         stages.note(
-            f"the cost in accuracy is not measured: it takes about {math.ceil(minutes)} minutes here, more than a "
-            f"fifth of --rounding-minutes {recipe.rounding_minutes:g}; speccheck accuracy measures it"
+            f"the cost in accuracy is not measured: it needs --rounding-minutes {math.ceil(minutes / SHARE)}; "
+            "speccheck accuracy measures it"
         )
         return None
     try:

@@ -138,7 +138,7 @@ OPTIONS = (
         "--rounding-minutes",
         type=click.FloatRange(min=0),
         metavar="MINUTES",
-        help="Most minutes that --rounding auto may take; measuring the accuracy may take a fifth more.  [default: 10]",
+        help="Minutes on two cores for --rounding auto: they bound its tokens, on any machine.  [default: 20]",
     ),
     option(
         ROUNDING,
@@ -151,7 +151,7 @@ OPTIONS = (
         ROUNDING,
         "--calibration-tokens",
         type=click.IntRange(min=1),
-        help="Tokens of text to calibrate on.  [default: 24576]",
+        help="Tokens to calibrate on; --rounding auto may take fewer.  [default: 24576]",
     ),
     option(ROUNDING, "--seed", type=click.IntRange(min=0), help="Seed of the text to calibrate on.  [default: 0]"),
     option(

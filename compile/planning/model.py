@@ -94,6 +94,7 @@ class Model:
     known: int = 0
     budget: BudgetEntry | None = None
     rounding: Rounding = "nearest"
+    calibration_tokens: int = 0
     tokens: TokenIds = field(init=False)
     verdict: RefereeVerdict = field(init=False)
     plan: ModelPlan = field(init=False)

@@ -23,7 +23,7 @@ from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenReading, writing_arrays
 from mxspec.compile.vocabulary.token_bytes import TokenBytes
 from mxspec.compile.weights.calibration_text import write_calibration_text
-from mxspec.compile.weights.rounding.speed import seconds_of
+from mxspec.compile.weights.rounding.speed import FEWEST_TOKENS, affordable_tokens, minutes_of
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelEntry, VocabularyEntry
 from mxspec.formats.safetensors_file import write_arrays
@@ -194,7 +194,7 @@ class _FrequencyText:
 def _frequency_text(draft: DraftRecipe, target: Model, place: Path, stages: Stages) -> _FrequencyText | None:
     """The text that says which tokens are frequent: the user's, or the target's own if tokens are to be chosen.
 
-    The target writes none that would take longer than `rounding_minutes`: None, and a note says so.
+    The target writes as much as the recipe's `rounding_minutes` allow: None, and a note, if that is too little.
     """
     recipe = target.recipe
     if (path := recipe.draft_text()) is not None:
@@ -206,16 +206,15 @@ def _frequency_text(draft: DraftRecipe, target: Model, place: Path, stages: Stag
     if draft.vocabulary is None:
         return None
     weights = sum(math.prod(tensor.shape) for tensor in target.checkpoint.tensors.values())
-    minutes = seconds_of(recipe.calibration_tokens * weights) / 60
-    if minutes > recipe.rounding_minutes:
+    tokens = affordable_tokens(recipe, lambda tokens: tokens * weights)
+    if not tokens:
         stages.note(
-            f"the draft proposes the tokens with the lowest ids: having the target write a text takes about "
-            f"{math.ceil(minutes)} minutes here, more than --rounding-minutes {recipe.rounding_minutes:g}; "
-            "give --draft-text"
+            "the draft proposes the tokens with the lowest ids: having the target write a text needs "
+            f"--rounding-minutes {math.ceil(minutes_of(FEWEST_TOKENS * weights))}; give --draft-text"
         )
         return None
     stages.note("the target writes a text, whose most frequent tokens the draft proposes; --draft-text takes yours")
-    return _FrequencyText(write_calibration_text(target, place, stages).reshape(-1), None)
+    return _FrequencyText(write_calibration_text(target, tokens, place, stages).reshape(-1), None)
 
 
 def _choose(

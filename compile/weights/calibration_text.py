@@ -22,13 +22,13 @@ from mxspec.runtime.text.tokenizer import load_tokenizer
 WRITER = {"format": "mxint8", "formats": (), "keep_fp16": (), "budget": None, "max_ratio": None, "activations": "int8"}
 
 
-def write_calibration_text(model: Model, place: Path, stages: Stages) -> NDArray[np.int64]:
-    """About `calibration_tokens` of the recipe that the model writes: token ids int64[texts, length].
+def write_calibration_text(model: Model, tokens: int, place: Path, stages: Stages) -> NDArray[np.int64]:
+    """About `tokens` tokens that the model writes: token ids int64[texts, length].
 
     They are kept below `place`, where a later run finds them. Raises MxspecError for a damaged checkpoint.
     """
     length = text_length(model.context_length)
-    count = max(1, model.recipe.calibration_tokens // length)
+    count = max(1, tokens // length)
     key = model.checkpoint.fingerprint(f"{model.recipe.seed} {count} {length}")[:16]
     path = place / f"{model.name}-text-{key}.npy"
     if not path.is_file():

@@ -46,10 +46,10 @@ def round_model(model: Model, place: Path, stages: Stages) -> RoundedModel:
     except UnsupportedModelError as error:
         return RoundedModel(RoundingEntry(method="gptq", nearest=dict.fromkeys(formats, str(error))))
     if recipe.calibrate is None:
-        text = CalibrationText(write_calibration_text(model, place, stages), None)
+        text = CalibrationText(write_calibration_text(model, model.calibration_tokens, place, stages), None)
     else:
         tokenizer, length = load_tokenizer(checkpoint.tokenizer), model.context_length
-        text = read_calibration(recipe.calibration_file(), tokenizer, recipe.calibration_tokens, length, recipe.seed)
+        text = read_calibration(recipe.calibration_file(), tokenizer, model.calibration_tokens, length, recipe.seed)
     store = RoundingStore(place / f"{model.name}-{_key(plan, formats, text)}")
     rounder = ModelRounder(layered, plan.sources, formats, store)
     with stages.work(f"round {model.name}", rounder.work(text.tokens)) as advance:
@@ -80,7 +80,7 @@ def scratch_bytes(model: Model) -> int:
         return 0
     widths = [spec.shape[1] for spec in matrices]
     floats = 4 * min(widths) + sum(widths) // plan.exported.layers
-    inputs = 4 * recipe.calibration_tokens * floats
+    inputs = 4 * model.calibration_tokens * floats
     writer = plan.weight_count * 9 // 8 if recipe.calibrate is None else 0  # it is gone before an input is kept
     drift = 4 * max(widths) ** 2
     return sum(spec.stored_bytes for spec in matrices) + max(inputs + drift, writer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from mxspec.compile.check import cost
 from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.weights.rounding import choose_rounding as choosing
+from mxspec.compile.weights.rounding import speed
 from mxspec.formats.bundle import Bundle
+from mxspec.formats.errors import UnsupportedModelError
 from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import write_texts
 from mxspec.runtime.models.reader import Reader
@@ -77,30 +80,54 @@ def test_the_default_calibrates_on_what_the_model_writes(pair: Path, tmp_path: P
     assert report["cost"]["divergence"] < nearest["cost"]["divergence"]
 
 
-def test_what_takes_too_long_is_rounded_to_nearest(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "seconds_of", lambda work: 601.0)
-    monkeypatch.setattr(cost, "seconds_of", lambda work: 3541.0)
-    report, said = compiled(pair, tmp_path / "a.bundle")
-    assert "rounding to nearest: rounding with calibration takes about 11 minutes here, more than" in said
-    assert "the cost in accuracy is not measured: it takes about 60 minutes here" in said
-    assert (report["rounding"], report["cost"]) == (None, None)
-    report, said = compiled(pair, tmp_path / "b.bundle", "--rounding-minutes", "300")
-    assert report["rounding"]["method"] == "gptq"
-    assert report["cost"]["tokens"] == 8 * 96
+def test_minutes_bound_the_tokens_whatever_else_the_machine_does(
+    pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes are work: 512 tokens take 1 minute here, where the clock would say an hour."""
+    monkeypatch.setattr(speed, "FEWEST_TOKENS", 256)
+    monkeypatch.setattr(choosing, "seconds_of", lambda work: 3541.0)
+    monkeypatch.setattr(choosing, "_work", lambda model, formats, layered, tokens: 1000 + tokens)
+    monkeypatch.setattr(speed, "A_MINUTE", 1000 + TOKENS)
+    minutes = {"1": TOKENS, "0.9": 360, "0.8": 0}
+    for given, tokens in minutes.items():
+        report, said = compiled(pair, tmp_path / f"{given}.bundle", "--rounding-minutes", given)
+        if tokens:
+            assert f"rounding with calibration on {tokens} tokens that the model writes: about 60 minutes" in said
+            assert report["rounding"]["tokens"] == tokens // 96 * 96
+        else:
+            assert "rounding to nearest: calibration on 2,048 tokens needs --rounding-minutes 3, more than 0.8" in said
+            assert report["rounding"] is None
+
+
+def test_a_text_to_calibrate_on_is_an_order(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "A_MINUTE", 1)
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(f"w{i % 100 + 3}" for i in range(900)))
+    report, said = compiled(pair, tmp_path / "a.bundle", "--calibrate", text)
+    assert f"rounding with calibration on {TOKENS} tokens of the --calibrate text" in said
+    assert report["rounding"]["text_sha256"] is not None
+    monkeypatch.setattr(choosing, "LayeredModel", _unsupported)
+    result = run(pair, "-o", tmp_path / "b.bundle", "--calibrate", text)
+    assert result.exit_code == 1
+    assert "calibrate: layers of another kind; leave --calibrate out, or say --rounding nearest" in result.output
+    assert not (tmp_path / "b.bundle").exists()
+
+
+def _unsupported(*_: object) -> None:
+    raise UnsupportedModelError("layers of another kind")
+
+
+def test_what_takes_too_long_is_not_measured(pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "A_MINUTE", 1)
+    report, said = compiled(pair, tmp_path / "a.bundle", "--rounding", "nearest")
+    assert re.search(r"the cost in accuracy is not measured: it needs --rounding-minutes \d+; speccheck", said)
+    assert report["cost"] is None
 
 
 def test_no_minutes_round_to_nearest_and_measure_nothing(pair: Path, tmp_path: Path) -> None:
     report, said = compiled(pair, tmp_path / "a.bundle", "--rounding-minutes", "0")
     assert "rounding" not in said
     assert (report["rounding"], report["cost"]) == (None, None)
-
-
-def test_a_text_of_the_users_comes_before_the_models_own(pair: Path, tmp_path: Path) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(" ".join(f"w{i % 100 + 3}" for i in range(900)))
-    report, said = compiled(pair, tmp_path / "a.bundle", "--calibrate", text)
-    assert "tokens of the --calibrate text" in said
-    assert report["rounding"]["text_sha256"] is not None
 
 
 def test_the_cost_is_the_divergence_from_transformers_on_that_text(pair: Path, tmp_path: Path) -> None:
