@@ -37,8 +37,8 @@ GRAPH_BYTES = 64 << 20  # more than any graph takes without weights
 def compile_bundle(recipe: Recipe, output: Path, *, with_baseline: bool, force: bool, stages: Stages) -> Manifest:
     """Compile a pair into the directory `output`; raises MxspecError, and leaves nothing behind when it fails."""
     with BundleWriter(output, force=force) as writer, ExitStack() as files:
-        if writer.work.found_work:
-            stages.note(f"{writer.work.path} was left by an interrupted run: the parts that still fit are reused")
+        if writer.found_work:
+            stages.note(f"{writer.work} was left by an interrupted run: the parts that still fit are reused")
         check_texts(recipe)
         models = open_models(recipe, files, stages, with_baseline=with_baseline)
         with unchanged(models.values()):
@@ -81,7 +81,7 @@ def choose_tokens(models: Models, writer: BundleWriter, stages: Stages) -> Draft
             model.known = usable_ids(model.name, model.tokens, logits)
     if "draft" not in models:
         return None
-    chosen = choose_vocabulary(target, models["draft"], writer.work.rounding, stages)
+    chosen = choose_vocabulary(target, models["draft"], writer.rounding, stages)
     models["draft"].rows = None if chosen is None else chosen.rows
     return chosen
 
@@ -90,7 +90,7 @@ def meet_budgets(models: Models, writer: BundleWriter, stages: Stages) -> None:
     """Choose formats for all matrices of models with a budget."""
     for model in models.values():
         if model.wanted.has_budget:
-            place = writer.work.rounding
+            place = writer.rounding
             model.wanted, model.budget = meet_budget(model, place, writer.require_space, stages)
 
 
@@ -114,7 +114,7 @@ def write_models(models: Models, writer: BundleWriter, stages: Stages) -> Public
     """Round and pack the weights of all models."""
     scratch = sum(scratch_bytes(model) for model in models.values())
     writer.require_space(sum(model.plan.layout.file_bytes for model in models.values()) + GRAPH_BYTES + scratch)
-    rounded = [round_model(model, writer.work.rounding, stages) for model in models.values()]
+    rounded = [round_model(model, writer.rounding, stages) for model in models.values()]
     made = Publication(writer)
     for model, weights in zip(models.values(), rounded, strict=True):
         model.entry = made.add_model(_pack(model, weights, writer, stages))
@@ -123,7 +123,7 @@ def write_models(models: Models, writer: BundleWriter, stages: Stages) -> Public
 
 def _pack(model: Model, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:
     with stages.bytes(f"pack {model.name}", model.plan.read_bytes) as advance:
-        journal = writer.work.journal(weights_name(model.plan))
+        journal = writer.journal(weights_name(model.plan))
         written = write_model(model.plan, writer.folder, advance, rounded, journal)
     if written.taken_over:
         stages.note(f"{written.taken_over} tensors of the {model.name} were packed by the run before")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
@@ -47,11 +47,7 @@ class FileEntry(Strict):
 class TensorEntry(Strict):
     """One tensor of a weights file, and the checkpoint tensors it was made from.
 
-    `shape` is logical (n, k for a packed matrix), `offset` counts from the start of the file, `error` is the relative
-    root-mean-square error against the checkpoint, `underflowed` counts nonzero values that became zero. `own_codes`:
-    the checkpoint was MX already, and its codes and scales are here bit for bit. `origins`: types of blocks, such as
-    Q4_K, that its sources were rounded to before. `looked_up`: the head of a model whose embedding it is, too, and
-    which has no other.
+    `origins`: types of blocks, such as Q4_K, that its sources were rounded to before.
     """
 
     name: str
@@ -87,12 +83,7 @@ class RoundingEntry(Strict):
 
 
 class RefereeEntry(Strict):
-    """How far the graph's logits were from transformers' own in float32, as shares of the largest logit.
-
-    `quiet` and `loud`: a small twin of the model with random weights at two scales. `own`: the model itself with the
-    weights that it stores, where they fit in memory. Rows are int16 and caches at least float16 in all of them;
-    `int8_rows` and `mxint8_caches` are what these change in the last, as a KL divergence in nats a token.
-    """
+    """How far the graph's logits were from transformers' own in float32, as shares of the largest logit."""
 
     quiet: Annotated[float, Field(ge=0)]
     loud: Annotated[float, Field(ge=0)]
@@ -102,11 +93,9 @@ class RefereeEntry(Strict):
 
 
 class CostEntry(Strict):
-    """What packing costs in accuracy, measured on `tokens` tokens of text that the packed model wrote.
+    """What packing costs in accuracy, measured on text that the packed model wrote.
 
-    `divergence` is KL(checkpoint || model), the mean in nats a token. On text that the checkpoint would write, the
-    perplexity of the model is exp(divergence) times the checkpoint's. `e2m3_error`, for a model in E3M2: the squared
-    rounding error that E2M3 would have at the same size, as a share of E3M2's.
+    On text that the checkpoint would write, the perplexity of the model is exp(divergence) times the checkpoint's.
     """
 
     tokens: Positive
@@ -115,11 +104,7 @@ class CostEntry(Strict):
 
 
 class ProductEntry(Strict):
-    """One product of the graph, and the format that was chosen for it, or `fixed` by a pattern.
-
-    `saved_bytes` counts from its largest allowed format; `loss` is predicted, in nats a token, `losses` in each format.
-    `loss_a_byte` is what it would lose by going from its largest to its smallest allowed format, a byte saved.
-    """
+    """One product of the graph, and the format that was chosen for it, or `fixed` by a pattern."""
 
     name: str
     format: str
@@ -132,11 +117,7 @@ class ProductEntry(Strict):
 
 
 class BudgetEntry(Strict):
-    """Which budget formats were chosen by, bits a weight or a ratio of perplexity, and what that led to.
-
-    `predicted_ratio` is of perplexity, from losses on `tokens` tokens of a text with this hash, from places and with
-    labels that `seed` chose. `products` are in the order of their `loss_a_byte`, the most sensitive first.
-    """
+    """Which budget formats were chosen by, bits a weight or a ratio of perplexity, and what that led to."""
 
     budget_bits: Annotated[float, Field(gt=0)] | None = None
     max_ratio: Annotated[float, Field(gt=1)] | None = None
@@ -150,11 +131,7 @@ class BudgetEntry(Strict):
 
 
 class EncoderEntry(Strict):
-    """The encoder of a model: a graph of its own over the model's weights file, and its `layers`.
-
-    It reads sources of up to `context_length` tokens, each whole in one call, and writes their keys and values for the
-    model's cross-attention: for each layer of the model [slots, kv_heads, capacity, head_size], as its own caches.
-    """
+    """The encoder of a model: a graph of its own over the model's weights file."""
 
     graph: str
     layers: Positive
@@ -162,14 +139,7 @@ class EncoderEntry(Strict):
 
 
 class VocabularyEntry(Strict):
-    """What a draft proposes and reads if it does not simply have the target's tokens: arrays in a safetensors file.
-
-    `reads`: number of ids that the draft knows; `foreign`: they are those of a tokenizer of its own; `writes_text`: the
-    draft proposes text that it writes in these. `shared` is the share of the draft's own tokens that the target has,
-    too, and `text_shared` that share of the tokens that the draft makes of a text's held-out end. Of `tokens` held-out
-    tokens of a text with this hash, `covered` is the share that the draft can propose, and `lengthened` is how many of
-    its tokens it reads for each.
-    """
+    """What a draft proposes and reads if it does not simply have the target's tokens: arrays in a safetensors file."""
 
     file: str
     reads: Positive
@@ -184,12 +154,7 @@ class VocabularyEntry(Strict):
 
 
 class StatesEntry(Strict):
-    """Hidden states: those that a graph gives of each of its tokens, or that a draft reads beside each of its own.
-
-    They are the states that enter the target's `layers` (numbered from 0; of n layers, n is the final norm, and n + 1
-    the output matrix), `width` values each, one after another. A draft then goes on with states of its `own`, of that
-    many values.
-    """
+    """Hidden states: those that a graph gives of each of its tokens, or that a draft reads beside each of its own."""
 
     layers: Annotated[tuple[Count, ...], Field(min_length=1)]
     width: Positive
@@ -202,11 +167,7 @@ class StatesEntry(Strict):
 
 
 class ExpertsEntry(Strict):
-    """The experts of a mixture: `count` of them in a layer, of which each token chooses `chosen`.
-
-    `tensors` are the matrices with the experts of a layer, each expert's rows below those of the one before it. A call
-    reads the chosen experts alone.
-    """
+    """The experts of a mixture: `count` of them in a layer, of which each token chooses `chosen`."""
 
     count: Positive
     chosen: Positive
@@ -233,11 +194,7 @@ class ExpertsEntry(Strict):
 class ModelEntry(Strict):
     """One compiled model: its files, the figures a runtime plans with, and its tensors.
 
-    `borrowed` names computed tables that its graph reads in the target's weights file; a draft that reads hidden states
-    may read its embedding there, too. With an `encoder` the other figures are the decoder's. A draft with a
-    `vocabulary` of its own has a row of logits for each token that it proposes. With `states` the graph gives hidden
-    states, or reads them. A mixture of experts has `experts`. `windows` are the tokens that each layer sees, 0 for all;
-    empty where all see all.
+    With an `encoder` the other figures are the decoder's.
     """
 
     graph: str
@@ -336,10 +293,7 @@ class ModelEntry(Strict):
 
 
 class TokenizerEntry(Strict):
-    """The tokenizer both models share; ids from `vocab_size` on are padding of the logits and must be masked.
-
-    `decoder_start` are the ids that every answer of an encoder-decoder begins with, before its first written token.
-    """
+    """The tokenizer both models share; ids from `vocab_size` on are padding of the logits and must be masked."""
 
     sha256: Sha256
     vocab_size: Positive
@@ -443,20 +397,20 @@ class Manifest(Strict):
             if not PLAIN_NAME.fullmatch(name) or name == MANIFEST:
                 raise ValueError(f"files: {name!r} is not the plain name of a file inside the bundle")
         owners = dict[str, str]()
+        for where, name, owner in self._own_files():
+            if name not in self.files:
+                raise ValueError(f"{where}: file {name!r} is not in files")
+            if name in owners:
+                raise ValueError(f"{where}: file {name!r} already belongs to {owners[name]}")
+            owners[name] = owner
         for model, entry in self.models.items():
-            for name in (*entry.graphs, entry.weights):
-                if name not in self.files:
-                    raise ValueError(f"models.{model}: file {name!r} is not in files")
-                if name in owners:
-                    raise ValueError(f"models.{model}: file {name!r} already belongs to {owners[name]}")
-                owners[name] = model
             if model != "draft" and entry.vocab_size < self.tokenizer.vocab_size:
                 raise ValueError(
                     f"models.{model}: {entry.vocab_size} logits for a tokenizer of {self.tokenizer.vocab_size} ids"
                 )
             tokens = min(entry.vocab_size, self.tokenizer.vocab_size)
             if entry.vocabulary is not None:
-                self._check_vocabulary(model, entry, owners)
+                _check_vocabulary(model, entry)
                 tokens = entry.vocabulary.reads
             _check_lengths(model, entry, self._tensors_of(model), tokens)
         self._check_states()
@@ -466,12 +420,6 @@ class Manifest(Strict):
         if bool(self.tokenizer.decoder_start) == bool(without):
             what = "no encoder to go with it" if without else "expected the ids that a decoder begins with"
             raise ValueError(f"tokenizer.decoder_start: got {list(self.tokenizer.decoder_start)}, {what}")
-        for drafter, guesses in self.guesses.items():
-            if guesses.file not in self.files:
-                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} is not in files")
-            if guesses.file in owners:
-                raise ValueError(f"guesses.{drafter}: file {guesses.file!r} already belongs to {owners[guesses.file]}")
-            owners[guesses.file] = drafter
         if TOKENIZER not in self.files or self.files[TOKENIZER].sha256 != self.tokenizer.sha256:
             raise ValueError(f"tokenizer.sha256 is not the hash that files gives for {TOKENIZER}")
         of_texts = (*self.tokenizer.eos_token_ids, *self.tokenizer.decoder_start, *self.generation.token_ids)
@@ -499,19 +447,14 @@ class Manifest(Strict):
             if read is not None and model != "draft" and entry.states != read.model_copy(update={"own": None}):
                 raise ValueError(f"models.{model}.states: not those that the draft reads")
 
-    def _check_vocabulary(self, model: ModelName, entry: ModelEntry, owners: dict[str, str]) -> None:
-        """Raise ValueError unless this is a draft without an encoder, whose file of tokens is its own."""
-        assert entry.vocabulary is not None
-        name = entry.vocabulary.file
-        if model != "draft" or entry.encoder is not None:
-            raise ValueError(f"models.{model}: has a vocabulary, which only drafts without an encoder may have")
-        if entry.vocabulary.writes_text and not entry.vocabulary.foreign:
-            raise ValueError(f"models.{model}.vocabulary: the draft writes text, but its own tokens are missing")
-        if name not in self.files:
-            raise ValueError(f"models.{model}.vocabulary: file {name!r} is not in files")
-        if name in owners:
-            raise ValueError(f"models.{model}.vocabulary: file {name!r} already belongs to {owners[name]}")
-        owners[name] = model
+    def _own_files(self) -> Iterator[tuple[str, str, str]]:
+        """Files that have one owner: the key that names a file, its name, and the owner."""
+        for model, entry in self.models.items():
+            yield from ((f"models.{model}", name, model) for name in (*entry.graphs, entry.weights))
+            if entry.vocabulary is not None:
+                yield f"models.{model}.vocabulary", entry.vocabulary.file, model
+        for drafter, guesses in self.guesses.items():
+            yield f"guesses.{drafter}", guesses.file, drafter
 
     def _tensors_of(self, model: ModelName) -> tuple[TensorEntry, ...]:
         """All that its graph reads: its own tensors, then those it borrows. Raises ValueError for a missing one."""
@@ -553,6 +496,15 @@ def _said_nothing(entry: ModelEntry) -> dict[str, Any]:
     if entry.vocabulary is not None:
         found["vocabulary"] = {key for key in ("writes_text", "text_shared") if not getattr(entry.vocabulary, key)}
     return found
+
+
+def _check_vocabulary(model: ModelName, entry: ModelEntry) -> None:
+    """Raise ValueError unless this is a draft without an encoder, which has tokens if it writes text in them."""
+    assert entry.vocabulary is not None
+    if model != "draft" or entry.encoder is not None:
+        raise ValueError(f"models.{model}: has a vocabulary, which only drafts without an encoder may have")
+    if entry.vocabulary.writes_text and not entry.vocabulary.foreign:
+        raise ValueError(f"models.{model}.vocabulary: the draft writes text, but its own tokens are missing")
 
 
 def _check_lengths(model: ModelName, entry: ModelEntry, tensors: Iterable[TensorEntry], tokens: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.runtime.sampling.beam_settings import Beams
+from mxspec.runtime.sampling.settings import Beams
 from mxspec.runtime.settings import SETTINGS, RequestSettings
 from mxspec.runtime.text.stream import check_stops
 

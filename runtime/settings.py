@@ -19,7 +19,7 @@ from mxspec.runtime import drafters, verifiers
 
 if TYPE_CHECKING:
     from mxspec.runtime.drafters.drafter import Drafter, ProposalKind
-    from mxspec.runtime.sampling.beam_settings import EarlyStopping
+    from mxspec.runtime.sampling.settings import EarlyStopping
 
 K = int | Literal["auto"]
 TypedControlTokens = Literal["control", "text"]

@@ -116,7 +116,7 @@ def train_head(wanted: TrainingSettings, output: Path, *, resume: bool, force: b
         FolderWriter(output, kind="head", check_replaceable=check_replaceable, force=force) as writer,
         ExitStack() as files,
     ):
-        place = writer.work.rounding
+        place = writer.rounding
         _check_work(place, resume=resume)
         target = Target(wanted, files, stages)
         source = _given(wanted, target)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.sampling.distribution import Distribution
 
 _ERRS = (3, 11, 12, 20)  # of every 23 positions, those with a wrong guess
 
 
-class RandomDrafter(ByText):
+class RandomDrafter(Drafter):
     """Every token of the vocabulary is as likely as any other, also where the text is greedy.
 
     The case with the least acceptance in theory (Leviathan et al. 2023, section 3.6): nearly every token is rejected.
@@ -33,7 +33,7 @@ class RandomDrafter(ByText):
         return []
 
 
-class RehearsedDrafter(ByText):
+class RehearsedDrafter(Drafter):
     """Guesses the texts that it was given, so that every number of accepted tokens occurs with any draft."""
 
     name = "rehearsed"

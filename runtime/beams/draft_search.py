@@ -83,7 +83,7 @@ class DraftSearch:
             rows = self.session.run([Part(place.slot, place.past, place.tokens, 1) for place in places])
             log_probs = shaping.log_probs(nodes, rows)
             found = continuations(scores, log_probs, looked_at(width.beams, len(shaping.ends)))
-            going_on = select(found, width.beams, shaping.ends_of(nodes)).live
+            going_on, _ = select(found, width.beams, shaping.ends_of(nodes))
             if not going_on:
                 break
             nodes, scores = [nodes[one.parent].child(one.token) for one in going_on], [one.score for one in going_on]

@@ -12,13 +12,13 @@ from mxspec.runtime.beams.draft_search import PLAIN, DraftSearch, Leaf, Width, l
 from mxspec.runtime.beams.forks import Forks, Place
 from mxspec.runtime.beams.node import Node, common_ancestor
 from mxspec.runtime.beams.shaping import Shaping
-from mxspec.runtime.beams.step import Candidate, Hypotheses, Selected, continuations, looked_at, normalised, select
+from mxspec.runtime.beams.step import Candidate, Hypotheses, continuations, looked_at, normalised, select
 from mxspec.runtime.events import TARGET, Event, Finished, FinishReason, Round, Token
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot, Slots
 from mxspec.runtime.policy.choose_k import KByLoad
-from mxspec.runtime.sampling.beam_settings import Beams
+from mxspec.runtime.sampling.settings import Beams
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
@@ -251,7 +251,7 @@ class Search(ScheduledText):
         count, nodes = self.beams.count, self.live
         log_probs = self.shaping.log_probs(nodes, rows)
         found = continuations(self.scores, log_probs, looked_at(count, len(self.shaping.ends)))
-        selected: Selected[FinishReason] = select(found, count, self.shaping.ends_of(nodes))
+        live, ended = select(found, count, self.shaping.ends_of(nodes))
         self.steps += 1
 
         def become(one: Candidate) -> Node:
@@ -259,11 +259,11 @@ class Search(ScheduledText):
             self.shaping.note(node, rows[one.parent], log_probs[one.parent])
             return node
 
-        for one, end in selected.ended:
+        for one, end in ended:
             score = self._normalised(one.score)
             self.hypotheses.add(score, (become(one), end))
-        self.live = [become(one) for one in selected.live]
-        self.scores = [one.score for one in selected.live]
+        self.live = [become(one) for one in live]
+        self.scores = [one.score for one in live]
         for node in nodes:  # no beam continues from the other children
             node.stream = None
             node.children = {token: child for token, child in node.children.items() if child in self.live}

@@ -17,7 +17,8 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.runtime.sampling.beam_settings import Beams
+from mxspec.runtime.events import FinishReason
+from mxspec.runtime.sampling.settings import Beams
 from mxspec.runtime.sampling.shape import Logits, check_peaks
 from mxspec.runtime.sampling.truncate import largest
 
@@ -64,21 +65,15 @@ def continuations(scores: Sequence[np.float32], log_probs: Logits, count: int) -
     return [Candidate(*one) for one in zip(parents.tolist(), tokens.tolist(), totals[best], strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class Selected(Generic[End]):
-    """The next beams, best first, and the texts that ended in this step."""
-
-    live: list[Candidate]
-    ended: list[tuple[Candidate, End]]
-
-
-def select(found: Sequence[Candidate], beams: int, end_of: Callable[[Candidate], End | None]) -> Selected[End]:
-    """From continuations, best first, select the next `beams` that go on, and those of the first `beams` that end.
+def select(
+    found: Sequence[Candidate], beams: int, end_of: Callable[[Candidate], FinishReason | None]
+) -> tuple[list[Candidate], list[tuple[Candidate, FinishReason]]]:
+    """From continuations, best first, the next `beams` that go on, and those of the first `beams` that end the text.
 
     `end_of` says why a continuation ends the text; None if it goes on.
     """
     live: list[Candidate] = []
-    ended: list[tuple[Candidate, End]] = []
+    ended: list[tuple[Candidate, FinishReason]] = []
     for place, one in enumerate(found):
         if len(live) == beams and place >= beams:
             break
@@ -88,7 +83,7 @@ def select(found: Sequence[Candidate], beams: int, end_of: Callable[[Candidate],
                 live.append(one)
         elif place < beams:
             ended.append((one, end))
-    return Selected(live, ended)
+    return live, ended
 
 
 def normalised(score: np.float32, length: int, penalty: float) -> float:

@@ -131,30 +131,31 @@ class Wanted:
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes what may follow each of several texts.
+    """Proposes what may follow each of several texts; one that inherits reads nothing beforehand and remembers nothing.
 
     One that raises, or proposes what cannot be scored, ends its own texts with an error (drafters/isolated.py).
     """
 
-    name: str
-    repeatable: bool  # what it proposes depends on the text and its settings alone, not on other texts nor on the clock
-    cheap: bool  # it decides by `break_even` how much to propose, and a guess costs next to nothing
+    name: str = ""
+    # What it proposes depends on the text and its settings alone, not on other texts nor on the clock.
+    repeatable: bool = True
+    cheap: bool = True  # it decides by `break_even` how much to propose, and a guess costs next to nothing
 
     def limit(self, length: int, source: int = 0) -> int:
         """Number of tokens that can be proposed after `length` tokens, under a source of `source` tokens."""
-        ...
+        return 1 << 30
 
     def lag(self, tokens: Sequence[int], slot: Slot) -> int:
         """Number of tokens of a text and its source to read before anything can be proposed after it."""
-        ...
+        return 0
 
     def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
         """Read the given number of tokens more of each text, those of its source first."""
-        ...
+        return
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
         """A text begins, after the `source` where an encoder reads one; returns the memory that later calls get."""
-        ...
+        return None
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
         """Add up to k tokens to each proposal; returns its calls of a model: texts in the call, and seconds."""
@@ -162,41 +163,14 @@ class Drafter(Protocol):
 
     def observe(self, memory: Any, done: Round) -> None:
         """A round of the text is over."""
-        ...
+        return
 
     def end(self, memory: Any, tokens: Sequence[int]) -> None:
         """A text that was begun is over; `tokens` are its prompt and answer."""
-        ...
+        return
 
 
-class ByText:
-    """What most drafters have in common: they read nothing beforehand and remember nothing."""
-
-    name = ""
-    repeatable = True
-    cheap = True
-
-    def limit(self, length: int, source: int = 0) -> int:
-        """No limit of its own."""
-        return 1 << 30
-
-    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return 0
-
-    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        """It reads nothing beforehand."""
-
-    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
-        return None
-
-    def observe(self, memory: Any, done: Round) -> None:
-        """Nothing is learnt."""
-
-    def end(self, memory: Any, tokens: Sequence[int]) -> None:
-        """Nothing is kept."""
-
-
-class NoDrafter(ByText):
+class NoDrafter(Drafter):
     """Proposes nothing."""
 
     name = "none"

@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.drafters.stopping import Judged, Stopping
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.events import Round
-from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven, break_even_of_row
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
@@ -26,43 +25,29 @@ from mxspec.runtime.sampling.shaper import prepare
 from mxspec.runtime.sampling.truncate import Indices
 
 
-class HierarchicalDrafter(ByText):
+class HierarchicalDrafter(ModelDrafter):
     """The draft model of a bundle, sped up by suffix decoding; it stops where the model alone would."""
 
     name = "hierarchical"
-    cheap = False
 
     def __init__(self, draft: Draft) -> None:
-        self._draft = draft
+        super().__init__(draft)
         self._costs = Costs()
-        self._model = ModelDrafter(draft)
-
-    def limit(self, length: int, source: int = 0) -> int:
-        return self._model.limit(length, source)
-
-    def lag(self, tokens: Sequence[int], slot: Slot) -> int:
-        return self._model.lag(tokens, slot)
-
-    def read(self, pieces: Sequence[tuple[Sequence[int], Slot, int]]) -> None:
-        self._model.read(pieces)
 
     def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> _Memory:
         return _Memory(SuffixText(len(tokens), source=source))
 
     def observe(self, memory: _Memory, done: Round) -> None:
-        self._model.observe(memory.judged, done)
+        super().observe(memory.judged, done)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[tuple[int, float]]:
-        self._draft.encode([want.slot for want in wanted])
-        wanted = [want for want in wanted if self._draft.can_read(want.slot, want.tokens[want.slot.draft_length :])]
+        self.draft.encode([want.slot for want in wanted])
+        wanted = [want for want in wanted if self.draft.can_read(want.slot, want.tokens[want.slot.draft_length :])]
         began = time.perf_counter()
         drafts = [
-            _Draft(want, len(want.proposal.tokens) + want.k, self._model.stopping(want, want.memory.judged))
-            for want in wanted
+            _Draft(want, len(want.proposal.tokens) + want.k, self.stopping(want, want.memory.judged)) for want in wanted
         ]
-        while active := [
-            draft for draft in drafts if draft.goes_on and self._draft.fits(draft.want.slot, draft.unread)
-        ]:
+        while active := [draft for draft in drafts if draft.goes_on and self.draft.fits(draft.want.slot, draft.unread)]:
             break_even = BreakEven(row=break_even_of_row(self._costs, len(active)))
             guesses = [draft.guess(break_even) for draft in active]
             pairs = zip(active, guesses, strict=True)
@@ -72,7 +57,7 @@ class HierarchicalDrafter(ByText):
 
     def _holds(self, draft: _Draft, guess: Sequence[int] = ()) -> bool:
         """Whether the draft's cache holds what it has not read, and the guess."""
-        return self._draft.fits(draft.want.slot, [*draft.unread, *guess])
+        return self.draft.fits(draft.want.slot, [*draft.unread, *guess])
 
     def _step(self, active: Sequence[_Draft], guesses: Sequence[list[int]]) -> None:
         """One call of the draft, and what it proposes along the guesses."""
@@ -81,13 +66,13 @@ class HierarchicalDrafter(ByText):
             (draft.want.slot, draft.unread + guess, len(guess) + 1)
             for draft, guess in zip(active, guesses, strict=True)
         ]
-        rows = self._draft.run(unread)
+        rows = self.draft.run(unread)
         self._costs.add(sum(wanted for _, _, wanted in unread), time.perf_counter() - began)
         prepare([(draft.want.shaper, draft.want.proposal.tokens) for draft in active])
         first = 0
         for draft, guess in zip(active, guesses, strict=True):
             draft.want.slot.draft_length -= len(guess)
-            draft.follow(rows[first : first + len(guess) + 1], guess, self._draft.head_ids)
+            draft.follow(rows[first : first + len(guess) + 1], guess, self.draft.head_ids)
             first += len(guess) + 1
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from mxspec.runtime.drafters.draft import Draft, Unread
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.drafters.stopping import Judged, Stopping, learn, shares_by_level
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.sampling.shaper import prepare
 
 
-class ModelDrafter(ByText):
+class ModelDrafter(Drafter):
     """The draft model of a bundle, in the slots of its texts.
 
     What it has not read of a text is fed before its first guess: one token in most rounds, two where all was kept (its
@@ -28,11 +29,11 @@ class ModelDrafter(ByText):
         self.draft = draft
         self._kept = {greedy: shares_by_level() for greedy in (True, False)}
 
-    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> list[Judged]:
-        """The levels of a round's guesses."""
-        return []
+    def begin(self, tokens: Sequence[int], cache_key: str, source: Sequence[int] = ()) -> Any:
+        levels: list[Judged] = []  # of a round's guesses
+        return levels
 
-    def observe(self, memory: list[Judged], done: Round) -> None:
+    def observe(self, memory: Any, done: Round) -> None:
         learn(memory, done)
 
     def stopping(self, want: Wanted, judged: list[Judged]) -> Stopping:

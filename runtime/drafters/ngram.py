@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.drafters.guess import RATE, gain
 from mxspec.runtime.policy.shares import Shares
 from mxspec.runtime.sampling.distribution import Distribution
@@ -56,7 +56,7 @@ class NgramText:
         return chances
 
 
-class NgramDrafter(ByText):
+class NgramDrafter(Drafter):
     """Tables of one, two and three tokens with back-off: only the longest known context counts."""
 
     name = "ngram"

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.drafters.suffixes.suffix_automaton import PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus
 from mxspec.runtime.drafters.suffixes.suffix_text import SuffixText
 from mxspec.runtime.sampling.distribution import Distribution
 
 
-class SuffixDrafter(ByText):
+class SuffixDrafter(Drafter):
     """Guesses from the text itself, its source, past answers of its cache key, or a corpus.
 
     Past answers are kept within `shared_bytes` bytes (0: no answers). They make proposals depend on other texts.

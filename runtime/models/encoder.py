@@ -18,7 +18,7 @@ from mxspec.formats.caches import cache_dtype
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime.models.caches import Caches
-from mxspec.runtime.models.graph import Input, check_encoder_agreement, cross_names, load_graph
+from mxspec.runtime.models.graph import Input, check_agreement, cross_names, load_graph
 
 T = TypeVar("T")
 INPUTS: dict[str, type[np.integer[Any]]] = {
@@ -42,7 +42,7 @@ class Encoder:
         self._vocab = entry.vocab_size
         path = folder / entry.encoder.graph
         self.session = load_graph(path, options)
-        check_encoder_agreement(path, self.session, INPUTS, entry)
+        check_agreement(path, self.session, INPUTS, entry, encoder=True)
         shape = (slots, entry.kv_heads, self.capacity, entry.cache_entry)
         self.caches = Caches(cross_names(entry.layers), shape, cache_dtype(entry.caches))
         self._binding = self.session.io_binding()

@@ -112,26 +112,16 @@ def cross_names(layers: int) -> list[str]:
     return [f"cross_{name}" for name in cache_names(range(layers))]
 
 
-def check_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
-    """Raise BundleError where the graph's `inputs`, caches, logits and states are not those of its manifest entry."""
-    takes, gives = _signatures(session)
-    _refuse(path, _differences(takes, gives, inputs, entry))
+def check_agreement(
+    path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry, *, encoder: bool = False
+) -> None:
+    """Raise BundleError where a graph's `inputs`, caches, logits and states are not those of its manifest entry.
 
-
-def check_encoder_agreement(path: Path, session: ort.InferenceSession, inputs: Inputs, entry: ModelEntry) -> None:
-    """Raise BundleError where the `inputs` and caches of an encoder's graph are not those of its model's entry."""
-    takes, gives = _signatures(session)
-    _refuse(path, _encoder_differences(takes, gives, inputs, entry))
-
-
-def _signatures(session: ort.InferenceSession) -> tuple[Signature, Signature]:
+    encoder: the graph is that of the model's encoder.
+    """
     takes = {value.name: (value.type, value.shape) for value in session.get_inputs()}
     gives = {value.name: (value.type, value.shape) for value in session.get_outputs()}
-    return takes, gives
-
-
-def _refuse(path: Path, differences: Iterable[str]) -> None:
-    for difference in differences:
+    for difference in (_encoder_differences if encoder else _differences)(takes, gives, inputs, entry):
         raise BundleError(f"{path}: {difference}; the manifest belongs to another graph, compile again")
 
 

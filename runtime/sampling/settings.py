@@ -1,4 +1,4 @@
-"""How tokens are chosen, every parameter set and checked. The parameters are declared in formats/sampling.py."""
+"""How tokens are chosen, every parameter set and checked, and beams. formats/sampling.py declares the parameters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Never
+from typing import Literal, Never
 
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.sampling import DRAWN, MAX_BIAS, PARAMETERS, SamplingParameters, is_integer, is_number
+
+EarlyStopping = bool | Literal["never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,24 @@ class Sampling(SamplingParameters[Never]):
     def seeded(self) -> Sampling:
         """These settings with a seed: their own, or one drawn here, of 53 bits, which every reader of JSON keeps."""
         return self if self.seed is not None else replace(self, seed=secrets.randbits(53))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beams:
+    """`count` beams are kept at a time, and the `best` texts are answered.
+
+    A text's score is the sum of its tokens' log-probabilities over length ** length_penalty: above 0 long texts gain,
+    below 0 short ones. `early_stopping` True ends the search with the first `count` texts that have ended, False where
+    the best beam would not be better if it ended now, "never" where it could not be at any length (for a positive
+    penalty judged by the longest length).
+    """
+
+    count: int
+    best: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    counted: int = 0  # tokens that the prompt ends with and the length counts: those that a decoder has to begin with
+    draft_beams: int | None = None  # of the draft's search, where k is given; None: twice `count`
 
 
 def _checked_bias(bias: object) -> Mapping[int, float]:

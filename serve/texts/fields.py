@@ -15,7 +15,7 @@ from mxspec.runtime.cli.settings import grammar_of
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
-from mxspec.runtime.sampling.beam_settings import EarlyStopping
+from mxspec.runtime.sampling.settings import EarlyStopping
 from mxspec.runtime.settings import SETTINGS
 from mxspec.serve.http.errors import SERVER, ApiError, unsupported
 

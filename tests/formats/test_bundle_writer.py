@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from mxspec.formats import work_folder
+from mxspec.formats import folder_writer
 from mxspec.formats.bundle import Bundle, BundleWriter
 from mxspec.formats.errors import BundleError
+from mxspec.formats.folder_writer import FolderWriter
 from mxspec.formats.generation import GenerationRules
 from mxspec.formats.manifest import Manifest
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout, read_header
-from mxspec.formats.work_folder import WorkFolder
 
 
 def names(folder: Path) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_file_that_appears_late_is_not_replaced(
     tmp_path: Path, kind: str, system: str, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if system == "old":
-        monkeypatch.setattr(work_folder, "_renameat2", lambda source, target, flags: False)
+        monkeypatch.setattr(folder_writer, "_renameat2", lambda source, target, flags: False)
     elsewhere = small_bundle(tmp_path / "other" / "first.bundle", name="first")
     place = tmp_path / "place" / "x.bundle"
     check = BundleWriter.check_place
@@ -157,7 +157,7 @@ def test_the_old_bundle_returns_when_the_rename_fails(
     bundle_path: Path, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the system cannot exchange two names, there are two renames, and an interrupt may come between them."""
-    monkeypatch.setattr(work_folder, "exchange", lambda one, other: False)
+    monkeypatch.setattr(folder_writer, "exchange", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_bundle(bundle_path, force=True, name="second")
@@ -175,10 +175,10 @@ def test_a_kill_between_two_renames_is_mended_by_the_next_start(
     bundle_path: Path, small_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(work_folder, "exchange", lambda one, other: False)
+        patch.setattr(folder_writer, "exchange", lambda one, other: False)
         patch.setattr(Path, "rename", interrupted)
-        for cleanup in ("_recover", "leave"):  # a killed process does neither
-            patch.setattr(WorkFolder, cleanup, lambda *arguments, **options: None)
+        for cleanup in ("_recover", "_leave"):  # a killed process does neither
+            patch.setattr(FolderWriter, cleanup, lambda *arguments, **options: None)
         with pytest.raises(KeyboardInterrupt):
             small_bundle(bundle_path, force=True, name="second")
         assert not bundle_path.exists()

@@ -15,13 +15,15 @@ from tokenizers import Tokenizer
 from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import Choice, NoDrafter
+from mxspec.runtime.drafters.drafter import Choice, NoDrafter, Proposal, Wanted
 from mxspec.runtime.drafters.model import ModelDrafter
-from mxspec.runtime.events import Event
+from mxspec.runtime.events import Event, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens, Translation
 from mxspec.runtime.models.part import Part
-from mxspec.runtime.sampling.beam_settings import Beams
-from mxspec.runtime.sampling.settings import Sampling
+from mxspec.runtime.models.slots import Slot
+from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
+from mxspec.runtime.sampling.randomness import Draws
+from mxspec.runtime.sampling.settings import Beams, Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 from mxspec.runtime.scheduling.scheduler import Scheduler
@@ -311,6 +313,37 @@ def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8,
     return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
 
 
+def make_want(
+    tokens: Sequence[int],
+    k: int,
+    *,
+    vocab_size: int,
+    slot: Slot | None = None,
+    sampling: Sampling | None = None,
+    choice: Choice | None = None,
+    seed: int | None = None,
+    sample: int = 0,
+    memory: Any = None,
+    break_even: BreakEven = ALL_WANTED,
+    proposal: Proposal | None = None,
+    traced: bool = False,
+) -> Wanted:
+    """A request to a drafter."""
+    sampling = sampling or Sampling()
+    return Wanted(
+        tokens=tokens,
+        slot=slot or Slot(0),
+        shaper=Shaper(sampling, tokens, vocab_size=vocab_size, eos=()),
+        choice=choice or Choice(sampling.greedy),
+        draws=Draws((sampling.seed or 0) if seed is None else seed, sample, len(tokens)),
+        k=k,
+        memory=memory,
+        break_even=break_even,
+        proposal=proposal or Proposal(),
+        traced=traced,
+    )
+
+
 @pytest.fixture(scope="session")
 def toys(byte_tokenizer: Tokenizer) -> Any:
     """The toy models, and what to run over them."""
@@ -321,6 +354,23 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         random_logits = staticmethod(random_logits)
         mixed_logits = staticmethod(mixed_logits)
         scheduler = staticmethod(make_scheduler)
+
+        @staticmethod
+        def pair(vocab: int, slots: int, agreement: float = 0.7, **sizes: int) -> tuple[ToySession, ToySession]:
+            """A target, and a draft that agrees with it in a share of all texts."""
+            target = random_logits(vocab, 1)
+            draft = mixed_logits(random_logits(vocab, 2), target, agreement)
+            return ToySession(target, slots=slots, **sizes), ToySession(draft, slots=slots, **sizes)
+
+        @staticmethod
+        def run(scheduler: Scheduler) -> None:
+            """Run all texts to their ends."""
+            while scheduler.busy:
+                scheduler.step()
+
+        @staticmethod
+        def tokens(events: Sequence[Any]) -> list[int]:
+            return [event.id for event in events if isinstance(event, Token)]
 
         @staticmethod
         def text(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
@@ -335,8 +385,7 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
             """The events of one beam search alone."""
             scheduler, outbox = make_scheduler(target, draft), Outbox()
             scheduler.add([make_search(target, draft, byte_tokenizer, outbox, prompt, **settings)])
-            while scheduler.busy:
-                scheduler.step()
+            Toys.run(scheduler)
             for event in outbox:
                 if isinstance(event, BaseException):
                     raise event

@@ -17,13 +17,8 @@ VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
 
 
-def make_pair(
-    toys: Any, slots: int, agreement: float = 0.7, chunk: int = 64, source_capacity: int = 0
-) -> tuple[Any, Any]:
-    target = toys.random_logits(VOCAB, 1)
-    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, agreement)
-    settings = {"slots": slots, "chunk": chunk, "source_capacity": source_capacity}
-    return toys.Session(target, **settings), toys.Session(draft, **settings)
+def make_pair(toys: Any, slots: int, agreement: float = 0.7, chunk: int = 64, source_capacity: int = 0) -> Any:
+    return toys.pair(VOCAB, slots, agreement, chunk=chunk, source_capacity=source_capacity)
 
 
 def random_settings(rng: random.Random, most: int) -> dict[str, Any]:
@@ -101,8 +96,7 @@ def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: i
             scheduler.step()
             if rng.random() < 0.1:
                 rng.choice(running)[2].cancelled = True
-    while scheduler.busy:
-        scheduler.step()
+    toys.run(scheduler)
     compared = 0
     for prompt, settings, text, outbox in running:
         ends = [event for event in outbox if isinstance(event, Finished)]
@@ -149,13 +143,11 @@ def test_the_tokens_that_a_search_has_read_are_reused(toys: Any) -> None:
     target, draft = make_pair(toys, 4)
     scheduler, box = toys.scheduler(target, draft), toys.Outbox()
     scheduler.add([toys.search_of(target, draft, box, PROMPT, count=3, max_new_tokens=8, k=1)])
-    while scheduler.busy:
-        scheduler.step()
-    ids = [event.id for event in box if isinstance(event, Token)]
+    toys.run(scheduler)
+    ids = toys.tokens(box)
     again = toys.text(target, draft, toys.Outbox(), [*PROMPT, *ids, 7], max_new_tokens=3, k=2)
     scheduler.add([again])
-    while scheduler.busy:
-        scheduler.step()
+    toys.run(scheduler)
     assert again.tally.statistics().reused_tokens >= len(PROMPT) + 4
 
 

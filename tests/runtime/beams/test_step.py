@@ -10,7 +10,7 @@ import pytest
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.beams.step import Candidate, Hypotheses, continuations, log_softmax, looked_at, select
-from mxspec.runtime.sampling.beam_settings import Beams
+from mxspec.runtime.sampling.settings import Beams
 
 RNG = np.random.default_rng(7)
 
@@ -42,10 +42,11 @@ def test_continuations_are_the_best_of_all_beams_together(count: int) -> None:
 
 def test_an_end_beyond_the_first_beams_is_dropped_and_others_take_its_place() -> None:
     found = [Candidate(0, token, np.float32(-token)) for token in range(8)]
-    chosen = select(found, 3, lambda one: "eos" if one.token in (1, 4) else None)
-    assert [one.token for one in chosen.live] == [0, 2, 3]
-    assert [(one.token, end) for one, end in chosen.ended] == [(1, "eos")]
-    assert [one.token for one in select(found, 3, lambda one: "eos" if one.token < 3 else None).live] == [3, 4, 5]
+    live, ended = select(found, 3, lambda one: "eos" if one.token in (1, 4) else None)
+    assert [one.token for one in live] == [0, 2, 3]
+    assert [(one.token, end) for one, end in ended] == [(1, "eos")]
+    live, _ = select(found, 3, lambda one: "eos" if one.token < 3 else None)
+    assert [one.token for one in live] == [3, 4, 5]
     assert looked_at(3, 0) == looked_at(3, 1) == 6
     assert looked_at(3, 2) == 9
 

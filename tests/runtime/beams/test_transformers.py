@@ -20,7 +20,7 @@ from mxspec.compile.checkpoint.open_checkpoint import open_checkpoint
 from mxspec.formats.bundle import Bundle
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.events import Finished, Token
+from mxspec.runtime.events import Finished
 from tests.conftest import DEMO
 
 VOCAB = 24
@@ -105,7 +105,7 @@ def test_toy_models_give_transformers_texts_and_scores(toys: Any, seed: int) -> 
     events = toys.search(target, None, PROMPT, count=beams, best=beams, eos=eos, max_new_tokens=length, **settings)
     for sample, (ids, score) in enumerate(expected):
         own = [event for event in events if event.sample == sample]
-        assert [event.id for event in own if isinstance(event, Token)] == ids
+        assert toys.tokens(own) == ids
         assert isinstance(own[-1], Finished)
         assert own[-1].score == pytest.approx(score, rel=1e-4, abs=1e-5)
         assert own[-1].reason == ("eos" if ids[-1] in eos else "max_new_tokens")

@@ -10,15 +10,14 @@ import pytest
 
 from mxspec.runtime.drafters import hierarchical
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal
 from mxspec.runtime.drafters.hierarchical import HierarchicalDrafter
 from mxspec.runtime.drafters.model import ModelDrafter
 from mxspec.runtime.events import Round
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import ALL_WANTED, BreakEven
-from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shaper import Shaper
+from tests.runtime.conftest import make_want
 
 VOCAB, PERIOD = 12, 5
 CHOICES = {
@@ -51,23 +50,11 @@ class Drafting:
         self.memories = [drafter.begin(text, "") for text in self.texts]
 
     def round(self, ks: list[int], break_even: BreakEven = ALL_WANTED) -> list[Proposal]:
-        wants = []
-        for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True):
-            shaper = Shaper(self.sampling, text, vocab_size=VOCAB, eos=())
-            draws = Draws(3, 0, len(text))
-            wants.append(
-                Wanted(
-                    tokens=text,
-                    slot=slot,
-                    shaper=shaper,
-                    choice=self.choice,
-                    draws=draws,
-                    k=k,
-                    memory=memory,
-                    break_even=break_even,
-                    proposal=Proposal(),
-                )
-            )
+        given: dict[str, Any] = {"sampling": self.sampling, "choice": self.choice, "seed": 3, "break_even": break_even}
+        wants = [
+            make_want(text, k, vocab_size=VOCAB, slot=slot, memory=memory, **given)
+            for text, slot, memory, k in zip(self.texts, self.slots, self.memories, ks, strict=True)
+        ]
         self.calls = self.drafter.propose(wants)
         return [want.proposal for want in wants]
 

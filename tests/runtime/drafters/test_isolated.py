@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.drafter import ByText, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Wanted
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.events import Finished, Token
 from mxspec.runtime.sampling.distribution import Distribution
@@ -26,7 +26,7 @@ BESIDE: list[dict[str, Any]] = [
 ]
 
 
-class Own(ByText):
+class Own(Drafter):
     """Guesses that the last token comes again, each from a point; `broken` names the call that raises."""
 
     name = "own"
@@ -65,12 +65,6 @@ class Own(ByText):
         self.ended += 1
 
 
-def make_pair(toys: Any, slots: int) -> tuple[Any, Any]:
-    target = toys.random_logits(VOCAB, 1)
-    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, 0.7)
-    return toys.Session(target, slots=slots), toys.Session(draft, slots=slots)
-
-
 def tokens_of(events: Sequence[Any]) -> list[int]:
     assert isinstance(events[-1], Finished)
     return [event.id for event in events if isinstance(event, Token)]
@@ -78,7 +72,7 @@ def tokens_of(events: Sequence[Any]) -> list[int]:
 
 def run_beside(toys: Any, drafter: Any, **settings: Any) -> list[Any]:
     """The events of a text with this drafter, among others that must write what they write alone."""
-    target, draft = make_pair(toys, slots=8)
+    target, draft = toys.pair(VOCAB, 8)
     scheduler, box = toys.scheduler(target, draft), toys.Outbox()
     others = [({"max_new_tokens": 12 + place, **how}, toys.Outbox()) for place, how in enumerate(BESIDE)]
     for place, (how, other) in enumerate(others):
@@ -91,7 +85,7 @@ def run_beside(toys: Any, drafter: Any, **settings: Any) -> list[Any]:
     assert not scheduler.busy
     assert scheduler.free == 8
     for place, (how, other) in enumerate(others):
-        assert tokens_of(other) == tokens_of(list(toys.generate(*make_pair(toys, 1), [*PROMPT, place], **how)))
+        assert tokens_of(other) == tokens_of(list(toys.generate(*toys.pair(VOCAB, 1), [*PROMPT, place], **how)))
     assert sum(isinstance(event, Finished | BaseException) for event in box) == 1
     return list(box)
 
@@ -99,7 +93,7 @@ def run_beside(toys: Any, drafter: Any, **settings: Any) -> list[Any]:
 @pytest.mark.parametrize("k", [2, "auto"])
 def test_a_drafter_that_keeps_the_rules_writes_the_targets_text(toys: Any, k: Any) -> None:
     drafter = Own()
-    plain = tokens_of(list(toys.generate(make_pair(toys, 1)[0], None, PROMPT, max_new_tokens=9)))
+    plain = tokens_of(list(toys.generate(toys.pair(VOCAB, 1)[0], None, PROMPT, max_new_tokens=9)))
     assert tokens_of(run_beside(toys, drafter, k=k)) == plain
     assert drafter.ended == 1
 
@@ -132,15 +126,14 @@ def test_an_error_in_end_hides_no_earlier_error(toys: Any) -> None:
 
 
 def test_a_cancelled_text_whose_drafter_cannot_end_is_over_all_the_same(toys: Any) -> None:
-    target, draft = make_pair(toys, 1)
+    target, draft = toys.pair(VOCAB, 1)
     scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
     text = toys.text(target, draft, box, PROMPT, drafter=Own("end"), k=2)
     scheduler.add([text])
     scheduler.add([toys.text(target, draft, other, PROMPT, k=2, max_new_tokens=4)])
     scheduler.step()
     text.cancelled = True
-    while scheduler.busy:
-        scheduler.step()
+    toys.run(scheduler)
     assert str(box[-1]) == "drafter own: end raised RuntimeError: out of memory"
     assert len(tokens_of(other)) == 4
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from mxspec.runtime.drafters.draft import Draft
-from mxspec.runtime.drafters.drafter import Choice, NoDrafter, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import NoDrafter, Proposal, Wanted
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.stopping import level_of, peak_probability, shares_by_level
-from mxspec.runtime.events import Round, Token
+from mxspec.runtime.events import Round
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
-from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shape import shape
 from mxspec.runtime.sampling.shaper import Shaper
+from tests.runtime.conftest import make_want
 
 VOCAB = 12
 TEXT = [1, 2, 3]
@@ -27,19 +27,9 @@ TEXT = [1, 2, 3]
 def wanted(
     text: list[int], slot: Slot, k: int, sampling: Sampling | None = None, sample: int = 0, break_even: float = 0.0
 ) -> Wanted:
-    sampling = sampling or Sampling()
-    shaper = Shaper(sampling, text, vocab_size=VOCAB, eos=())
-    return Wanted(
-        tokens=text,
-        slot=slot,
-        shaper=shaper,
-        choice=Choice(sampling.greedy),
-        draws=Draws(sampling.seed or 0, sample, len(text)),
-        k=k,
-        memory=[],
-        break_even=BreakEven(row=break_even, call=break_even + 0.05),
-        proposal=Proposal(),
-    )
+    prices = BreakEven(row=break_even, call=break_even + 0.05)
+    given: dict[str, Any] = {"slot": slot, "sampling": sampling, "sample": sample, "memory": [], "break_even": prices}
+    return make_want(text, k, vocab_size=VOCAB, **given)
 
 
 def propose(
@@ -210,7 +200,7 @@ def test_a_model_of_few_tokens_stops_where_the_text_can_go_on_with_none(
     target, draft = toys.Session(logits), toys.Session(few(logits), tokens=FEW)
     guessing = make_drafters(VOCAB, Draft(draft))[drafter]
     events = toys.generate(target, draft, TEXT, k=3, drafter=guessing, **barred)
-    text = [event.id for event in events if isinstance(event, Token)]
+    text = toys.tokens(events)
     assert len(text) == 20
     assert not set(text) & set(FEW.head_ids.tolist())
 

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 
 from mxspec.compile.guesses import count_ngrams
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, Proposal
 from mxspec.runtime.drafters.ngram import NgramDrafter, NgramTables
-from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
-from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shaper import Shaper
+from tests.runtime.conftest import make_want
 
 VOCAB = 10
 TAUGHT = [1, 2, 3, 1, 2, 3, 1, 2, 4, 1, 2, 3]
@@ -37,16 +35,15 @@ def propose(
     sampling: Sampling | None = None,
 ) -> Proposal:
     drafter = NgramDrafter(NgramTables(arrays(), VOCAB))
-    want = Wanted(
-        tokens=text,
-        slot=Slot(0),
-        shaper=Shaper(sampling or Sampling(temperature=1.0), text, vocab_size=VOCAB, eos=()),
+    want = make_want(
+        text,
+        k,
+        vocab_size=VOCAB,
+        sampling=sampling or Sampling(temperature=1.0),
         choice=choice or Choice(),
-        draws=Draws(seed, 0, len(text)),
-        k=k,
+        seed=seed,
         memory=drafter.begin(text, ""),
         break_even=BreakEven(row=break_even),
-        proposal=Proposal(),
     )
     drafter.propose([want])
     return want.proposal

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from mxspec.formats.errors import BundleError
-from mxspec.runtime.drafters.drafter import Choice, Drafter, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Drafter, Proposal
 from mxspec.runtime.drafters.suffix import SuffixDrafter
 from mxspec.runtime.drafters.suffixes.suffix_automaton import BREAK, BYTES_PER_TOKEN, PastAnswers
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus, suffix_order
-from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
-from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shaper import Shaper
+from tests.runtime.conftest import make_want
 
 VOCAB = 100
 SAID = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4]  # goes on with 5, 6, …
@@ -26,24 +24,14 @@ class Text:
     """A text that a drafter guesses at."""
 
     def __init__(self, drafter: Drafter, tokens: Sequence[int], cache_key: str = "", greedy: bool = True) -> None:
-        self.drafter, self.tokens, self.slot = drafter, list(tokens), Slot(0)
+        self.drafter, self.tokens = drafter, list(tokens)
         self.memory = drafter.begin(self.tokens, cache_key)
         self.sampling = Sampling() if greedy else Sampling(temperature=1.0, seed=1)
 
     def propose(self, k: int, break_even: float = 0.0, ahead: Sequence[int] = ()) -> Proposal:
-        shaper = Shaper(self.sampling, self.tokens, vocab_size=VOCAB, eos=())
         proposal = Proposal(list(ahead), ["grammar"] * len(ahead))
-        want = Wanted(
-            tokens=self.tokens,
-            slot=self.slot,
-            shaper=shaper,
-            choice=Choice(self.sampling.greedy),
-            draws=Draws(0, 0, len(self.tokens)),
-            k=k,
-            memory=self.memory,
-            break_even=BreakEven(row=break_even),
-            proposal=proposal,
-        )
+        given = {"sampling": self.sampling, "memory": self.memory, "break_even": BreakEven(row=break_even)}
+        want = make_want(self.tokens, k, vocab_size=VOCAB, proposal=proposal, **given)  # type: ignore[arg-type]
         assert self.drafter.propose([want]) == []
         return proposal
 

@@ -10,16 +10,15 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 
 from mxspec.formats.errors import GenerationError
-from mxspec.runtime.drafters.drafter import Choice, Proposal, Wanted
+from mxspec.runtime.drafters.drafter import Choice, Wanted
 from mxspec.runtime.drafters.known import make_drafters, why_missing
 from mxspec.runtime.drafters.text_draft import TextDraft, TextDrafter
 from mxspec.runtime.events import Round, Token
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.slots import Slot
 from mxspec.runtime.policy.break_even import BreakEven
-from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
-from mxspec.runtime.sampling.shaper import Shaper
+from tests.runtime.conftest import make_want
 
 OURS = ("a", "b", "c", "d", "ab", "cd", "</s>")  # the target's tokens
 THEIRS = ("<s>", "d", "c", "b", "a", "bc", "da", "<end>", "<other>")  # the draft's
@@ -81,19 +80,10 @@ def drafter(session: Any) -> TextDrafter:
 def wanted(
     text: list[int], slot: Slot, k: int, break_even: float = 0.0, *, traced: bool = False, **settings: Any
 ) -> Wanted:
-    sampling = Sampling(**settings)
-    return Wanted(
-        tokens=text,
-        slot=slot,
-        shaper=Shaper(sampling, text, vocab_size=len(OURS), eos=()),
-        choice=Choice(sampling.greedy, matched=True),
-        draws=Draws(sampling.seed or 0, 0, len(text)),
-        k=k,
-        memory=[],
-        break_even=BreakEven(row=break_even, call=break_even + 0.05),
-        proposal=Proposal(),
-        traced=traced,
-    )
+    sampling, prices = Sampling(**settings), BreakEven(row=break_even, call=break_even + 0.05)
+    given: dict[str, Any] = {"slot": slot, "memory": [], "break_even": prices, "traced": traced}
+    choice = Choice(sampling.greedy, matched=True)
+    return make_want(text, k, vocab_size=len(OURS), sampling=sampling, choice=choice, **given)
 
 
 @pytest.fixture
@@ -181,20 +171,15 @@ def test_texts_are_the_same_with_and_without(toys: Any, temperature: float, k: i
     if temperature:
         settings |= {"seed": 5, "verifier": "match"}
     prompt = [4, 5]
-    plain = [
-        event.id
-        for event in toys.generate(toys.Session(target_logits), None, prompt, **settings)
-        if isinstance(event, Token)
-    ]
+    plain = toys.tokens(toys.generate(toys.Session(target_logits), None, prompt, **settings))
     target, draft = toys.Session(target_logits, slots=2), toys.Session(own_logits, tokens=TOKENS, slots=2)
     model, scheduler = drafter(draft), toys.scheduler(target, draft)
     boxes = [toys.Outbox() for _ in range(3)]
     for box in boxes:
         scheduler.add([toys.text(target, draft, box, prompt, k=k, drafter=model, **settings)])
-    while scheduler.busy:
-        scheduler.step()
+    toys.run(scheduler)
     for box in boxes:
-        assert [event.id for event in box if isinstance(event, Token)] == plain
+        assert toys.tokens(box) == plain
     assert sum(event.accepted for event in boxes[0] if isinstance(event, Round)) > 0
 
 

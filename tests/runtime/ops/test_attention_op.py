@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, WRONG_TYPE, open_node, run_in_place
 
 Floats = NDArray[np.float32]
 Array = NDArray[Any]
@@ -37,48 +37,25 @@ VARIANTS = {
 EVERY_VARIANT = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def attention_model(types: dict[str, int] | None = None, **options: float | int | str) -> bytes:
-    """A graph of one Attention whose operands are all inputs, of any shape."""
+def attention_session(types: dict[str, int] | None = None, **options: float | int | str) -> ort.InferenceSession:
+    """A session on a graph of one Attention."""
     attributes = {name: value for name, value in options.items() if name not in OPTIONAL}
     names = [*INPUTS, *(name if options.get(option) else "" for option, name in OPTIONAL.items())]
-    element_types = dict.fromkeys(names, FLOAT) | dict.fromkeys(LENGTHS, INT32) | (types or {})
-    inputs = [helper.make_tensor_value_info(name, element_types[name], None) for name in names if name]
-    outputs = [
-        helper.make_tensor_value_info(name, element_types[source], None)
-        for name, source in zip(OUTPUTS, ("query", "past_key", "past_value"), strict=True)
-    ]
-    node = helper.make_node("Attention", names, OUTPUTS, domain="mxspec", **attributes)
-    graph = helper.make_graph([node], "attention", inputs, outputs)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString()
-
-
-def open_session(model: bytes) -> ort.InferenceSession:
-    """A session on a graph with our operators."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    known = dict.fromkeys(LENGTHS, INT32) | (types or {})
+    sources = zip(OUTPUTS, ("query", *CACHES), strict=True)
+    known |= {name: known[source] for name, source in sources if source in known}
+    return open_node("Attention", names, OUTPUTS, known, **attributes)
 
 
 def session_for(cache_type: str, **options: float | int) -> ort.InferenceSession:
     cache = HALF if cache_type == "float16" else FLOAT
-    return open_session(attention_model(dict.fromkeys(CACHES, cache), **{"scale": 0.3} | options))
+    return attention_session(dict.fromkeys(CACHES, cache), **{"scale": 0.3} | options)
 
 
 def run(session: ort.InferenceSession, feeds: dict[str, Array]) -> list[Array]:
     """Output and caches of a call whose presents are bound to copies of its pasts."""
-    arrays = {name: np.array(array) for name, array in feeds.items()}  # a value's memory is that of its array
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_output("output", "cpu")
-    for past, present in zip(CACHES, OUTPUTS[1:], strict=True):
-        binding.bind_ortvalue_output(present, values[past])
-    session.run_with_iobinding(binding)
-    return [binding.get_outputs()[0].numpy().copy(), *(arrays[past] for past in CACHES)]
+    found = run_in_place(session, feeds)
+    return [found[name] for name in ("output", *CACHES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +211,8 @@ def test_row_does_not_depend_on_the_rest_of_the_batch(cache_type: str, variant: 
     options: dict[str, Any] = VARIANTS[variant]
     call = random_call([250, 0, 125], [17, 30, 1], heads=6, kv_heads=2, head_size=72, cache_type=cache_type)
     session = session_for(cache_type, **options)
-    with_threads(threads)
-    try:
-        together, present_key, present_value = run(session, call.feeds(**options))
-    finally:
-        with_threads(1)
+    together, present_key, present_value = run(session, call.feeds(**options))
+    ops.set_threads(1)
     for sequence, chunk in np.ndindex(3, 2):
         slot, tokens = call.slots[sequence], call.tokens_of(sequence)
         key, value = call.past_key[slot : slot + 1], call.past_value[slot : slot + 1]
@@ -250,18 +224,6 @@ def test_row_does_not_depend_on_the_rest_of_the_batch(cache_type: str, variant: 
             assert output[0].tobytes() == expected.tobytes(), (sequence, first, last)
         assert key[0].tobytes() == present_key[slot].tobytes()
         assert value[0].tobytes() == present_value[slot].tobytes()
-
-
-def with_threads(count: int) -> None:
-    ops.set_threads(count)
-    assert ops.threads() == count
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = ops.threads()
-    yield
-    ops.set_threads(before)
 
 
 @CACHE_TYPES
@@ -300,18 +262,8 @@ def test_nan_that_is_seen_is_kept_to_its_rows(cache_type: str) -> None:
 @pytest.mark.parametrize("own", OUTPUTS[1:])
 def test_a_cache_in_a_separate_buffer_is_refused(own: str) -> None:
     """It would have to begin as a copy of every slot."""
-    session = session_for("float16")
-    values = {name: ort.OrtValue.ortvalue_from_numpy(a) for name, a in random_call([20, 5], [2, 1]).feeds().items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for name in OUTPUTS:
-        if name in (own, "output"):
-            binding.bind_output(name, "cpu")
-        else:
-            binding.bind_ortvalue_output(name, values[name.replace("present", "past")])
     with pytest.raises(RuntimeError, match=f"{own}: got a buffer of its own, .*; bind both to one OrtValue"):
-        session.run_with_iobinding(binding)
+        run_in_place(session_for("float16"), random_call([20, 5], [2, 1]).feeds(), own)
 
 
 def test_rollback_is_a_smaller_length() -> None:
@@ -389,8 +341,8 @@ def fixed_calls() -> Iterator[tuple[str, Array]]:
     ],
 )
 def test_wrong_attributes(attributes: dict[str, float | int | str], message: str) -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
-        open_session(attention_model(**attributes))
+    with pytest.raises(ERRORS.RuntimeException, match=message):
+        attention_session(**attributes)
 
 
 def zeros(*shape: int, dtype: str = "float32") -> Array:
@@ -466,6 +418,5 @@ def test_wrong_shapes_and_lengths(change: dict[str, Array], message: str) -> Non
     ids=lambda types: "-".join(types),
 )
 def test_wrong_types(types: dict[str, int]) -> None:
-    errors = ort.capi.onnxruntime_pybind11_state
-    with pytest.raises((errors.InvalidGraph, errors.NotImplemented, errors.Fail, errors.InvalidArgument)):
-        open_session(attention_model(types, scale=1.0))
+    with pytest.raises(WRONG_TYPE):
+        attention_session(types, scale=1.0)

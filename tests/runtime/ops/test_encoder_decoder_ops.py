@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.compile.graph.operators import (
     ATTENTION,
@@ -19,10 +19,10 @@ from mxspec.compile.graph.operators import (
     STORE_KEY_VALUE,
     Operator,
 )
-from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, WRONG_TYPE, Feeds, open_node
+from tests.runtime.ops.one_node import run_in_place as run
 
 Array = NDArray[Any]
-Feeds = dict[str, Array]
 SCALE = 0.3
 LENGTHS = ("slots", "past_lengths", "encoder_lengths", "new_lengths")
 PASTS = ("past_key", "past_value")
@@ -42,50 +42,9 @@ def session_of(
     inputs = [
         name.removesuffix("?") if not name.endswith("?") or name[:-1] in present else "" for name in operator.inputs
     ]
-    kinds = {"output": TensorProto.FLOAT, "present_key": types["past_key"], "present_value": types["past_value"]}
+    types |= {name.replace("past", "present"): types[name] for name in PASTS}
     scale = {} if operator is STORE_KEY_VALUE else {"scale": SCALE}
-    node = helper.make_node(operator.name, inputs, operator.outputs, domain="mxspec", **scale | attributes)
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in inputs if name],
-        [helper.make_tensor_value_info(name, kinds[name], None) for name in operator.outputs],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-
-def run(session: Any, feeds: Feeds) -> Feeds:
-    """Outputs of a call whose presents are bound to copies of its pasts, and these copies."""
-    arrays = {name: np.array(array) for name, array in feeds.items()}  # a value's memory is that of its array
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    outputs = [output.name for output in session.get_outputs()]
-    for name in outputs:
-        if name == "output":
-            binding.bind_output(name, "cpu")
-        else:
-            binding.bind_ortvalue_output(name, values[name.replace("present", "past")])
-    session.run_with_iobinding(binding)
-    caches = {name: arrays[name] for name in PASTS if name in arrays}
-    return caches | {
-        name: binding.get_outputs()[i].numpy().copy() for i, name in enumerate(outputs) if name == "output"
-    }
-
-
-@pytest.fixture(autouse=True)
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = ops.threads()
-    if "threads" in request.fixturenames:
-        ops.set_threads(request.getfixturevalue("threads"))
-    yield
-    ops.set_threads(before)
+    return open_node(operator.name, inputs, operator.outputs, types, **scale | attributes)
 
 
 def ints(*values: int) -> NDArray[np.int32]:
@@ -257,18 +216,8 @@ def test_values_of_float16_and_float32() -> None:
 
 @pytest.mark.parametrize("own", ["present_key", "present_value"])
 def test_a_cache_in_a_separate_buffer_is_refused(own: str) -> None:
-    session = session_of(STORE_KEY_VALUE, "float16")
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in store_feeds([5], "float16").items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    for name in STORE_KEY_VALUE.outputs:
-        if name == own:
-            binding.bind_output(name, "cpu")
-        else:
-            binding.bind_ortvalue_output(name, values[name.replace("present", "past")])
     with pytest.raises(RuntimeError, match=f"{own}: got a buffer of its own, .*; bind both to one OrtValue"):
-        session.run_with_iobinding(binding)
+        run(session_of(STORE_KEY_VALUE, "float16"), store_feeds([5], "float16"), own)
 
 
 # CrossAttention
@@ -386,7 +335,12 @@ def test_an_encoder_row_has_the_bits_of_cross_attention_over_stored_entries(thre
 
 def test_calls_of_no_sequences() -> None:
     assert run(encoder(), encoder_feeds([], (4, 2, 8)))["output"].shape == (1, 0, 4, 8)
-    assert run(session_of(CROSS_ATTENTION, "float16"), cross_feeds([], [], (4, 2, 8)))["output"].shape == (1, 0, 4, 8)
+    assert run(session_of(CROSS_ATTENTION, "float16"), cross_feeds([], [], (4, 2, 8)))["output"].shape == (
+        1,
+        0,
+        4,
+        8,
+    )
 
 
 def fixed_calls() -> Feeds:
@@ -501,24 +455,12 @@ def test_wrong_shapes_and_lengths(operator: Operator, change: Feeds, message: st
     ],
 )
 def test_wrong_attributes(operator: Operator, attributes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
+    with pytest.raises(ERRORS.RuntimeException, match=message):
         session_of(operator, **attributes)
 
 
 @pytest.mark.parametrize("operator", [STORE_KEY_VALUE, CROSS_ATTENTION], ids=lambda operator: operator.name)
 def test_caches_of_two_types_are_refused(operator: Operator) -> None:
-    node = helper.make_node(operator.name, operator.inputs, operator.outputs, domain="mxspec", scale=SCALE)
     types = dict.fromkeys(LENGTHS, TensorProto.INT32) | {"past_key": TensorProto.FLOAT16}
-    graph = helper.make_graph(
-        [node],
-        "one",
-        [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in operator.inputs],
-        [helper.make_tensor_value_info(operator.outputs[-1], TensorProto.FLOAT, None)],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.register_custom_ops_library(str(ops.library_path()))
-    errors = ort.capi.onnxruntime_pybind11_state
-    with pytest.raises((errors.InvalidGraph, errors.NotImplemented, errors.Fail, errors.InvalidArgument)):
-        ort.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString(), options)
+    with pytest.raises(WRONG_TYPE):
+        open_node(operator.name, operator.inputs, operator.outputs, types, scale=SCALE)

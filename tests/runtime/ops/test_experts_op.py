@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops
 from tests.runtime.ops import test_gated_op
-from tests.runtime.ops.test_matmul_op import EVERY_FORMAT, FORMATS, PackedMatMul, open_session, pack_as
+from tests.runtime.ops.one_node import ERRORS, open_node
+from tests.runtime.ops.test_matmul_op import EVERY_FORMAT, FORMATS, PackedMatMul, pack_as
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -52,24 +52,11 @@ def formats_of(weight_format: str, down: str) -> dict[str, str]:
     return found
 
 
-def experts_model(biases: tuple[str, ...] = BIASES, **attributes: Any) -> bytes:
-    """A graph of one PackedExperts whose operands are all inputs; without a bias, its place is empty."""
-    types = {
-        "x": TensorProto.FLOAT,
-        "chosen": TensorProto.INT64,
-        "weights": TensorProto.FLOAT,
-        "gate_up": TensorProto.UINT8,
-        "down": TensorProto.UINT8,
-    }
-    types |= dict.fromkeys(biases, TensorProto.FLOAT)
-    inputs = [helper.make_tensor_value_info(name, type_, None) for name, type_ in types.items()]
-    names = [*list(types)[:5], *(bias if bias in biases else "" for bias in BIASES)]
-    node = helper.make_node("PackedExperts", names, ["out"], domain="mxspec", **attributes)
-    output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "experts", inputs, [output])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString()
+def experts_session(biases: tuple[str, ...] = BIASES, **attributes: Any) -> ort.InferenceSession:
+    """A session on a graph of one PackedExperts; without a bias, its place is empty."""
+    types = {"chosen": TensorProto.INT64, "gate_up": TensorProto.UINT8, "down": TensorProto.UINT8}
+    names = ["x", "chosen", "weights", "gate_up", "down", *(bias if bias in biases else "" for bias in BIASES)]
+    return open_node("PackedExperts", names, types=types, **attributes)
 
 
 @dataclass(frozen=True)
@@ -107,7 +94,7 @@ def layer_of(
     gate_up = pack_as(weight_format, gate_up_rows[order])
     down = pack_as(down_format, random.standard_normal((down_rows, sizes.inner), np.float32) * np.float32(0.3))
     shapes = {"gate_up_bias": (sizes.experts, 2 * sizes.inner), "down_bias": (sizes.experts, sizes.n)}
-    model = experts_model(
+    session = experts_session(
         biases, activation=activation, **sizes.attributes, **formats_of(weight_format, down_format), **attributes
     )
     drawn = {name: random.standard_normal(shapes[name], np.float32) for name in biases}
@@ -120,7 +107,7 @@ def layer_of(
         unpack_values(gate_up, weight_format.split()[0], rows, sizes.k).reshape(sizes.experts, -1, sizes.k),
         unpack_values(down, down_format.split()[0], down_rows, sizes.inner).reshape(sizes.experts, -1, sizes.inner),
         drawn,
-        open_session(model),
+        session,
     )
 
 
@@ -256,17 +243,13 @@ def test_row_does_not_depend_on_the_rest_of_the_batch(weight_format: str) -> Non
     x, chosen, weights = routing(90, layer.sizes)
     chosen[:, 0] = np.minimum(chosen[:, 0], 1)  # some experts get many rows, some few
     order = np.random.default_rng(1).permutation(len(x))
-    before = ops.threads()
-    try:
-        ops.set_threads(1)
-        rows = np.concatenate([layer(x[i : i + 1], chosen[i : i + 1], weights[i : i + 1]) for i in range(len(x))])
-        for threads in (1, 2, 3):
-            ops.set_threads(threads)
-            for m in (1, 2, 5, 17, 40, 90):
-                assert layer(x[:m], chosen[:m], weights[:m]).tobytes() == rows[:m].tobytes(), m
-            assert layer(x[order], chosen[order], weights[order]).tobytes() == rows[order].tobytes()
-    finally:
-        ops.set_threads(before)
+    ops.set_threads(1)
+    rows = np.concatenate([layer(x[i : i + 1], chosen[i : i + 1], weights[i : i + 1]) for i in range(len(x))])
+    for threads in (1, 2, 3):
+        ops.set_threads(threads)
+        for m in (1, 2, 5, 17, 40, 90):
+            assert layer(x[:m], chosen[:m], weights[:m]).tobytes() == rows[:m].tobytes(), m
+        assert layer(x[order], chosen[order], weights[order]).tobytes() == rows[order].tobytes()
 
 
 @EVERY_FORMAT
@@ -385,8 +368,8 @@ GOOD = {**Sizes().attributes, **formats_of("mxint8", "mxint8"), "activation": "s
 )
 def test_wrong_attributes(attributes: dict[str, Any], message: str) -> None:
     given = {name: value for name, value in (GOOD | attributes).items() if value is not None}
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
-        open_session(experts_model(**given))
+    with pytest.raises(ERRORS.RuntimeException, match=message):
+        experts_session(**given)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +394,7 @@ def test_wrong_shapes(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     x, chosen, weights = routing(2, layer.sizes)
     feeds = {"x": x, "chosen": chosen, "weights": weights, "gate_up": layer.gate_up, "down": layer.down, **layer.biases}
     feeds |= {name: np.zeros(shape, feeds[name].dtype) for name, shape in shapes.items()}
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=f"mxspec.PackedExperts: {message}"):
+    with pytest.raises(ERRORS.InvalidArgument, match=f"mxspec.PackedExperts: {message}"):
         layer.session.run(None, feeds)
 
 
@@ -421,7 +404,7 @@ def test_wrong_ids(expert: int) -> None:
     x, chosen, weights = routing(2, layer.sizes)
     chosen[1, 2] = expert
     with pytest.raises(
-        ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+        ERRORS.InvalidArgument,
         match=f"mxspec.PackedExperts: chosen: got {expert}, expected 0 to 5",
     ):
         layer(x, chosen, weights)

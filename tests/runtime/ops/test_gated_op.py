@@ -5,30 +5,22 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, FLOAT, open_node
 
 Floats = NDArray[np.float32]
 OPERATORS = ("SwiGLU", "GeGLU")
 EVERY_OPERATOR = pytest.mark.parametrize("operator", OPERATORS)
 
 
-def open_session(operator: str, x_type: int = TensorProto.FLOAT) -> ort.InferenceSession:
+def open_session(operator: str, x_type: int = FLOAT) -> ort.InferenceSession:
     """A session on a graph of one gated unit."""
-    node = helper.make_node(operator, ["x"], ["out"], domain="mxspec")
-    x = helper.make_tensor_value_info("x", x_type, None)
-    graph = helper.make_graph([node], "gate", [x], [helper.make_tensor_value_info("out", TensorProto.FLOAT, None)])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return open_node(operator, ["x"], types={"x": x_type})
 
 
 def run(session: ort.InferenceSession, x: Floats) -> Floats:
@@ -88,16 +80,12 @@ def test_row_does_not_depend_on_the_rest_of_the_batch(operator: str) -> None:
     """Alone or among others, on one thread or three, wherever a value lies in its row."""
     session = open_session(operator)
     x = np.random.default_rng(2).standard_normal((40, 2 * 1003), np.float32) * 4
-    before = ops.threads()
-    try:
-        ops.set_threads(1)
-        rows = np.concatenate([run(session, row[None]) for row in x])
-        for threads in (1, 3):
-            ops.set_threads(threads)
-            assert run(session, x).tobytes() == rows.tobytes()
-            assert run(session, x.reshape(4, 10, -1)).tobytes() == rows.tobytes()
-    finally:
-        ops.set_threads(before)
+    ops.set_threads(1)
+    rows = np.concatenate([run(session, row[None]) for row in x])
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        assert run(session, x).tobytes() == rows.tobytes()
+        assert run(session, x.reshape(4, 10, -1)).tobytes() == rows.tobytes()
     for first in (1, 7, 1000):  # a value in another lane
         part = np.concatenate([x[:, first:1003], x[:, 1003 + first :]], axis=1)
         assert run(session, part).tobytes() == rows[:, first:].tobytes()
@@ -115,12 +103,12 @@ def fixed_calls() -> dict[str, Floats]:
 def test_wrong_shapes(operator: str, shape: tuple[int, ...]) -> None:
     text = str(list(shape)).replace("[", r"\[").replace("]", r"\]")
     with pytest.raises(
-        ort.capi.onnxruntime_pybind11_state.InvalidArgument,
+        ERRORS.InvalidArgument,
         match=rf"mxspec.{operator}: x: got shape {text}, expected \[..., 2n\]",
     ):
         run(open_session(operator), np.zeros(shape, np.float32))
 
 
 def test_wrong_type() -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
-        open_session("SwiGLU", onnx.TensorProto.DOUBLE)
+    with pytest.raises(ERRORS.InvalidGraph, match="double"):
+        open_session("SwiGLU", TensorProto.DOUBLE)

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.formats.tiles import pack_values, unpack_values
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS, packed_shape
-from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, open_node
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 EVERY_FORMAT = pytest.mark.parametrize("weight_format", WEIGHT_FORMATS)
-Refused = ort.capi.onnxruntime_pybind11_state.InvalidArgument
+Refused = ERRORS.InvalidArgument
 
 
 class PackedGather:
     """Rows of a packed matrix through ONNX Runtime."""
 
     def __init__(self, weight_format: str, n: int, k: int, *, ids_type: int = TensorProto.INT64) -> None:
-        inputs = [
-            helper.make_tensor_value_info("ids", ids_type, None),
-            helper.make_tensor_value_info("B", TensorProto.UINT8, None),
-        ]
-        attributes: dict[str, Any] = {"K": k, "N": n, "format": weight_format}
-        node = helper.make_node("PackedGather", ["ids", "B"], ["out"], domain="mxspec", **attributes)
-        output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
-        graph = helper.make_graph([node], "gather", inputs, [output])
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-        model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        options = ort.SessionOptions()
-        options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-        options.register_custom_ops_library(str(ops.library_path()))
-        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        types = {"ids": ids_type, "B": TensorProto.UINT8}
+        self.session = open_node("PackedGather", list(types), types=types, K=k, N=n, format=weight_format)
 
     def __call__(self, ids: Ids, packed: Bytes) -> Floats:
         out: Floats = self.session.run(None, {"ids": ids, "B": packed})[0]
@@ -113,10 +97,10 @@ def test_wrong_tiles_are_refused(weight_format: str) -> None:
     ],
 )
 def test_wrong_attributes_are_refused(settings: tuple[str, int, int], message: str) -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
+    with pytest.raises(ERRORS.RuntimeException, match=message):
         PackedGather(*settings)
 
 
 def test_ids_of_another_type_are_refused() -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="int32"):
+    with pytest.raises(ERRORS.InvalidGraph, match="int32"):
         PackedGather("fp16_tiles", 16, 32, ids_type=TensorProto.INT32)

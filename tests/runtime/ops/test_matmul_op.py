@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from mxspec.formats.tiles import pack_values, unpack_values
 from mxspec.formats.weight_format import packed_shape
-from mxspec.runtime import ops
-from mxspec.runtime.ops import library_path
+from tests.runtime.ops.one_node import ERRORS, FLOAT, open_node
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -30,29 +28,10 @@ def pack_as(weight_format: str, weights: Floats) -> Bytes:
     return pack_values(weights, weight_format.removesuffix(" int8")).data
 
 
-def matmul_model(bias: bool = False, a_type: int = TensorProto.FLOAT, **attributes: int | str) -> bytes:
-    """A graph of one PackedMatMul whose operands are all inputs."""
-    inputs = [
-        helper.make_tensor_value_info("A", a_type, None),
-        helper.make_tensor_value_info("B", TensorProto.UINT8, None),
-    ]
-    if bias:
-        inputs.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, None))
-    node = helper.make_node("PackedMatMul", [i.name for i in inputs], ["out"], domain="mxspec", **attributes)
-    output = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
-    graph = helper.make_graph([node], "matmul", inputs, [output])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString()
-
-
-def open_session(model: bytes) -> ort.InferenceSession:
-    """A session on a graph with our operators."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1  # the operators have threads of their own
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(library_path()))
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+def matmul_session(bias: bool = False, a_type: int = FLOAT, **attributes: int | str) -> ort.InferenceSession:
+    """A session on a graph of one PackedMatMul."""
+    names = ["A", "B", "bias"] if bias else ["A", "B"]
+    return open_node("PackedMatMul", names, types={"A": a_type, "B": TensorProto.UINT8}, **attributes)
 
 
 class PackedMatMul:
@@ -61,7 +40,7 @@ class PackedMatMul:
     def __init__(self, weight_format: str, n: int, k: int, *, bias: bool = False) -> None:
         name, _, activations = weight_format.partition(" ")
         attributes = {"activations": activations} if activations else {}
-        self.session = open_session(matmul_model(bias, K=k, N=n, format=name, **attributes))
+        self.session = matmul_session(bias, K=k, N=n, format=name, **attributes)
 
     def __call__(self, a: Floats, packed: Bytes, bias: Floats | None = None) -> Floats:
         feeds = {"A": a, "B": packed} | ({} if bias is None else {"bias": bias})
@@ -135,17 +114,9 @@ def test_leading_dimensions(weight_format: str) -> None:
     assert run(a.reshape(2, 6, 64)[:, :0], packed).shape == (2, 0, 40)
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = ops.threads()
-    ops.set_threads(request.param)
-    yield request.param
-    ops.set_threads(before)
-
-
 @EVERY_FORMAT
-@pytest.mark.usefixtures("threads")
-def test_row_does_not_depend_on_the_rest_of_the_batch(weight_format: str) -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_row_does_not_depend_on_the_rest_of_the_batch(weight_format: str, threads: int) -> None:
     n, k = 700, 672  # large enough to be divided over threads
     a, packed, _ = random_case(weight_format, 200, n, k)
     alone = PackedMatMul(weight_format, n, k)
@@ -232,8 +203,8 @@ def test_large_and_tiny_blocks_in_one_row() -> None:
     ],
 )
 def test_wrong_attributes(attributes: dict[str, int | str], message: str) -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
-        open_session(matmul_model(**attributes))
+    with pytest.raises(ERRORS.RuntimeException, match=message):
+        matmul_session(**attributes)
 
 
 @pytest.mark.parametrize(
@@ -255,11 +226,10 @@ def test_wrong_shapes(
     weight_format, n, k = "mxfp6_e3m2", 40, 64
     run = PackedMatMul(weight_format, n, k, bias=bias is not None)
     packed = np.zeros(b or packed_shape(weight_format, n, k), np.uint8)
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
+    with pytest.raises(ERRORS.InvalidArgument, match=message):
         run(np.zeros(a, np.float32), packed, None if bias is None else np.zeros(bias, np.float32))
 
 
 def test_wrong_type_of_a() -> None:
-    model = matmul_model(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16_tiles")
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
-        open_session(model)
+    with pytest.raises(ERRORS.InvalidGraph, match="double"):
+        matmul_session(a_type=TensorProto.DOUBLE, K=64, N=40, format="fp16_tiles")

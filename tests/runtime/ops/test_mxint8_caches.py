@@ -18,9 +18,8 @@ from tests.runtime.ops.test_attention_op import (
     CACHES,
     VARIANTS,
     Call,
-    attention_model,
+    attention_session,
     expected,
-    open_session,
     random_call,
     run,
 )
@@ -57,7 +56,7 @@ def in_mxint8(call: Call) -> Call:
 
 
 def session(**options: Any) -> ort.InferenceSession:
-    return open_session(attention_model(dict.fromkeys(CACHES, TensorProto.UINT8), **{"scale": 0.3} | options))
+    return attention_session(dict.fromkeys(CACHES, TensorProto.UINT8), **{"scale": 0.3} | options)
 
 
 def as_read(keys: NDArray[np.uint8]) -> Floats:

@@ -8,13 +8,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, open_node
 
 Floats = NDArray[np.float32]
 Case = tuple[Floats, Floats, Floats, Floats]
-ERRORS = ort.capi.onnxruntime_pybind11_state
 EPSILON = 1e-5
 
 
@@ -39,18 +38,7 @@ class Norm:
 
 
 def open_norm(operator: str, **attributes: float) -> Norm:
-    names, results = NORMS[operator], ["norm", "sum"]
-    node = helper.make_node(operator, names, results, domain="mxspec")
-    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
-    inputs, outputs = (
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in which] for which in (names, results)
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model = helper.make_model(helper.make_graph([node], "norm", inputs, outputs), opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    return Norm(operator, ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]))
+    return Norm(operator, open_node(operator, NORMS[operator], ("norm", "sum"), **attributes))
 
 
 @pytest.fixture(scope="module", params=NORMS)
@@ -117,16 +105,12 @@ def test_a_row_far_from_zero_keeps_its_digits() -> None:
 
 def test_row_does_not_depend_on_the_rest_of_the_batch(norm: Norm) -> None:
     case = random_case(50, 1003)
-    before = ops.threads()
-    try:
-        ops.set_threads(1)
-        rows = [norm(case, slice(i, i + 1)) for i in range(50)]
-        expected = [np.concatenate(parts).tobytes() for parts in zip(*rows, strict=True)]
-        for threads in (1, 3):
-            ops.set_threads(threads)
-            assert [out.tobytes() for out in norm(case)] == expected
-    finally:
-        ops.set_threads(before)
+    ops.set_threads(1)
+    rows = [norm(case, slice(i, i + 1)) for i in range(50)]
+    expected = [np.concatenate(parts).tobytes() for parts in zip(*rows, strict=True)]
+    for threads in (1, 3):
+        ops.set_threads(threads)
+        assert [out.tobytes() for out in norm(case)] == expected
 
 
 def fixed_calls() -> dict[str, Floats]:

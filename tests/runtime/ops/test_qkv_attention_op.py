@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, FLOAT, Feeds, open_nodes, run_in_place
 
 Array = NDArray[Any]
-Feeds = dict[str, Array]
-FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+INT32 = TensorProto.INT32
 CACHES = {"float16": TensorProto.FLOAT16, "float32": FLOAT}
 PASTS = ("past_key", "past_value")
 LENGTHS = ("slots", "past_lengths", "new_lengths")
@@ -77,35 +77,14 @@ CACHE_TYPES = pytest.mark.parametrize("cache_type", CACHES)
 
 def open_session(nodes: list[onnx.NodeProto], cache_type: str, names: list[str]) -> ort.InferenceSession:
     """A session on nodes from the named inputs to the outputs."""
-    types = dict.fromkeys((*INPUTS, *OPTIONAL), FLOAT) | dict.fromkeys(LENGTHS, INT32)
-    types |= dict.fromkeys(PASTS, CACHES[cache_type])
-    results = zip(OUTPUTS, ("qkv", "past_key", "past_value"), strict=True)
-    graph = helper.make_graph(
-        nodes,
-        "attention",
-        [helper.make_tensor_value_info(name, types[name], None) for name in names if name],
-        [helper.make_tensor_value_info(name, types[source], None) for name, source in results],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    caches = dict.fromkeys((*PASTS, *OUTPUTS[1:]), CACHES[cache_type])
+    return open_nodes(nodes, names, OUTPUTS, caches | dict.fromkeys(LENGTHS, INT32))
 
 
 def run(session: ort.InferenceSession, feeds: Feeds) -> list[Array]:
     """Output and caches of a call whose presents are bound to copies of its pasts."""
-    arrays = {name: np.array(array) for name, array in feeds.items()}  # a value's memory is that of its array
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
-    binding = session.io_binding()
-    for name, value in values.items():
-        binding.bind_ortvalue_input(name, value)
-    binding.bind_output("output", "cpu")
-    for past, present in zip(PASTS, OUTPUTS[1:], strict=True):
-        binding.bind_ortvalue_output(present, values[past])
-    session.run_with_iobinding(binding)
-    return [binding.get_outputs()[0].numpy().copy(), *(arrays[past] for past in PASTS)]
+    found = run_in_place(session, feeds)
+    return [found[name] for name in ("output", *PASTS)]
 
 
 @cache
@@ -206,12 +185,8 @@ def test_row_does_not_depend_on_the_rest_of_the_batch(form: Form, threads: int) 
     """A call of two sequences and the single steps of its rows: equal outputs, equal caches."""
     feeds = random_feeds(form, [40, 0], [9, 30], "float16")
     session = fused("float16", form)
-    before = ops.threads()
-    ops.set_threads(threads)
-    try:
-        together = run(session, feeds)
-    finally:
-        ops.set_threads(before)
+    together = run(session, feeds)
+    ops.set_threads(1)
     row = 0
     for slot, past, new in zip(*(feeds[name] for name in LENGTHS), strict=True):
         caches = [feeds[name][slot : slot + 1] for name in PASTS]
@@ -267,8 +242,9 @@ def test_wrong_shapes(change: Feeds, message: str) -> None:
 
 
 def test_a_cache_in_a_separate_buffer_is_refused() -> None:
-    refused = ort.capi.onnxruntime_pybind11_state.InvalidArgument
-    with pytest.raises(refused, match=r"present_key: got a buffer of its own, .*; bind both to one OrtValue"):
+    with pytest.raises(
+        ERRORS.InvalidArgument, match=r"present_key: got a buffer of its own, .*; bind both to one OrtValue"
+    ):
         fused("float32", FORMS[0]).run(None, random_feeds(FORMS[0], [0], [3], "float32"))
 
 
@@ -315,5 +291,5 @@ def test_norms_need_an_epsilon() -> None:
 )
 def test_wrong_attributes(attributes: dict[str, float], message: str) -> None:
     node = helper.make_node("QkvAttention", INPUTS, OUTPUTS, domain="mxspec", scale=0.3, **attributes)
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match=message):
+    with pytest.raises(ERRORS.RuntimeException, match=message):
         open_session([node], "float32", list(INPUTS))

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from mxspec.runtime import ops
+from tests.runtime.ops.one_node import ERRORS, FLOAT, open_node
 
 Floats = NDArray[np.float32]
 
 
-def rotary_session(cos_type: int = TensorProto.FLOAT, **attributes: int) -> ort.InferenceSession:
-    types = {"x": TensorProto.FLOAT, "cos": cos_type, "sin": TensorProto.FLOAT}
-    inputs = [helper.make_tensor_value_info(name, element_type, None) for name, element_type in types.items()]
-    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, None)
-    node = helper.make_node("RotaryEmbedding", list(types), ["output"], domain="mxspec", **attributes)
-    graph = helper.make_graph([node], "rotary", inputs, [output])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("mxspec", 2)]
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # errors reach us as exceptions, not as lines on standard error
-    options.register_custom_ops_library(str(ops.library_path()))
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+def rotary_session(cos_type: int = FLOAT, **attributes: int) -> ort.InferenceSession:
+    return open_node("RotaryEmbedding", ("x", "cos", "sin"), ("output",), {"cos": cos_type}, **attributes)
 
 
 def operands(batch: int, seq: int, heads: int, head_size: int, rotary: int) -> dict[str, Floats]:
@@ -71,7 +60,7 @@ def test_pairs_turn_entries_side_by_side() -> None:
 
 
 def test_wrong_attribute() -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.RuntimeException, match="attribute pairs: got 2, expected"):
+    with pytest.raises(ERRORS.RuntimeException, match="attribute pairs: got 2, expected"):
         rotary_session(pairs=2)
 
 
@@ -97,10 +86,10 @@ def test_row_does_not_depend_on_the_rest_of_the_batch() -> None:
 )
 def test_wrong_shapes(change: dict[str, tuple[int, ...]], message: str) -> None:
     feeds = operands(2, 3, 2, 8, 8) | {name: np.zeros(shape, np.float32) for name, shape in change.items()}
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidArgument, match=message):
+    with pytest.raises(ERRORS.InvalidArgument, match=message):
         rotary_session().run(None, feeds)
 
 
 def test_wrong_type() -> None:
-    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="double"):
+    with pytest.raises(ERRORS.InvalidGraph, match="double"):
         rotary_session(TensorProto.DOUBLE)

@@ -13,7 +13,7 @@ import torch
 from mxspec.compile.checkpoint.settings.generation_config import read_rules
 from mxspec.formats.errors import GenerationError
 from mxspec.formats.generation import GenerationRules
-from mxspec.runtime.events import Finished, Token
+from mxspec.runtime.events import Finished
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper
 from tests.runtime.beams.test_transformers import PROMPT, VOCAB, Table, theirs
@@ -48,7 +48,7 @@ def test_texts_are_those_of_transformers(toys: Any, tmp_path: Path, seed: int, b
         events = toys.search(target, None, PROMPT, count=beams, best=beams, eos=eos, max_new_tokens=LENGTH, rules=rules)
         for sample, (ids, score) in enumerate(expected):
             own = [event for event in events if event.sample == sample]
-            assert [event.id for event in own if isinstance(event, Token)] == ids
+            assert toys.tokens(own) == ids
             assert own[-1].score == pytest.approx(score, rel=1e-4, abs=1e-5)
         return
     (found,) = Table(table).generate(
@@ -65,7 +65,7 @@ def test_texts_are_those_of_transformers(toys: Any, tmp_path: Path, seed: int, b
     for k in (0, 1, 4):
         target, draft = toys.Session(table), toys.Session(near)
         events = list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=LENGTH, eos=eos, rules=rules))
-        assert [event.id for event in events if isinstance(event, Token)] == ids
+        assert toys.tokens(events) == ids
         assert isinstance(events[-1], Finished)
 
 
@@ -79,7 +79,7 @@ def test_sampled_text_keeps_to_the_rules_too(toys: Any, temperature: float) -> N
             toys.Session(table), toys.Session(near), PROMPT, k=3, max_new_tokens=LENGTH, temperature=temperature,
             seed=seed, rules=rules,
         )  # fmt: skip
-        ids = [event.id for event in events if isinstance(event, Token)]
+        ids = toys.tokens(events)
         assert not {3, 4} & {*ids}
         assert ids[0] != 5
         assert ids[-1] == 2

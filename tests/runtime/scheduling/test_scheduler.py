@@ -20,10 +20,8 @@ VOCAB = 30
 PROMPT = [3, 1, 4, 1, 5]
 
 
-def make_pair(toys: Any, slots: int, chunk: int = 8, agreement: float = 0.7) -> tuple[Any, Any]:
-    target = toys.random_logits(VOCAB, 1)
-    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, agreement)
-    return toys.Session(target, slots=slots, chunk=chunk), toys.Session(draft, slots=slots, chunk=chunk)
+def make_pair(toys: Any, slots: int, chunk: int = 8, agreement: float = 0.7) -> Any:
+    return toys.pair(VOCAB, slots, agreement, chunk=chunk)
 
 
 def tokens_of(events: Sequence[Any]) -> list[tuple[int, Logprob | None]]:
@@ -34,11 +32,6 @@ def reason_of(events: Sequence[Event]) -> str:
     assert isinstance(events[-1], Finished)
     assert not any(isinstance(event, Finished) for event in events[:-1])
     return events[-1].reason
-
-
-def run(scheduler: Any) -> None:
-    while scheduler.busy:
-        scheduler.step()
 
 
 def random_settings(rng: random.Random) -> dict[str, Any]:
@@ -81,7 +74,7 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
             scheduler.step()
             for _, _, other, _, victim in running:
                 other.cancelled |= victim and rng.random() < 0.1
-    run(scheduler)
+    toys.run(scheduler)
     ended = set()
     for prompt, settings, _, outbox, _ in running:
         alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **{**settings, "k": settings["k"]}))
@@ -160,7 +153,7 @@ def test_a_prompt_is_read_in_whole_chunks_if_no_text_waits(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2, chunk=8)
     scheduler = toys.scheduler(target, draft)
     scheduler.add([toys.text(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
-    run(scheduler)
+    toys.run(scheduler)
     assert [(count, rows) for ((_, _, count, rows),) in target.calls] == [(8, 1), (8, 1), (3, 1)]
 
 
@@ -170,12 +163,12 @@ def test_a_second_turn_reads_only_the_new_tokens(toys: Any, k: int) -> None:
     scheduler = toys.scheduler(target, draft)
     first, second = toys.Outbox(), toys.Outbox()
     scheduler.add([toys.text(target, draft, first, PROMPT, k=k, max_new_tokens=10)])
-    run(scheduler)
+    toys.run(scheduler)
     prompt = [*PROMPT, *(token for token, _ in tokens_of(first)), 7, 8]
     again = toys.text(target, draft, second, prompt, k=k, max_new_tokens=10)
     scheduler.add([again])
     read = len(target.calls)
-    run(scheduler)
+    toys.run(scheduler)
     assert target.calls[read][0][2] == 3  # the last token of the answer, which was never read, and two new ones
     assert again.tally.statistics().reused_tokens == len(prompt) - 3
     assert tokens_of(second) == tokens_of(
@@ -188,16 +181,16 @@ def test_the_same_prompt_again_reads_its_last_token_and_leaves_the_longer_text_w
     scheduler = toys.scheduler(target, None)
     boxes = [toys.Outbox() for _ in range(3)]
     scheduler.add([toys.text(target, None, boxes[0], PROMPT, max_new_tokens=8)])
-    run(scheduler)
+    toys.run(scheduler)
     answer = [token for token, _ in tokens_of(boxes[0])]
     scheduler.add([toys.text(target, None, boxes[1], PROMPT, max_new_tokens=8)])
     calls = len(target.calls)
-    run(scheduler)
+    toys.run(scheduler)
     assert target.calls[calls] == [(1, len(PROMPT) - 1, 1, 1)]  # copied to the slot that was free
     assert tokens_of(boxes[1]) == tokens_of(boxes[0])
     longer = toys.text(target, None, boxes[2], [*PROMPT, *answer, 9], max_new_tokens=2)
     scheduler.add([longer])
-    run(scheduler)
+    toys.run(scheduler)
     assert longer.tally.statistics().reused_tokens == len(PROMPT) + len(answer) - 1
 
 
@@ -207,7 +200,7 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
     for key, reused in (("a", 0), ("b", 0), ("a", len(PROMPT) - 1), ("", 0)):
         text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=2, cache_key=key)
         scheduler.add([text])
-        run(scheduler)
+        toys.run(scheduler)
         assert text.tally.statistics().reused_tokens == reused
 
 
@@ -218,7 +211,7 @@ def test_samples_of_a_prompt_read_it_once(toys: Any) -> None:
     settings: dict[str, Any] = {"k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
     prompt = list(range(20))
     scheduler.add([toys.text(target, draft, box, prompt, sample=i, **settings) for i, box in enumerate(boxes)])
-    run(scheduler)
+    toys.run(scheduler)
     read = sum(count for call in target.calls for _, past, count, _ in call if past + count <= len(prompt))
     assert read == len(prompt) + 5  # once, and the last token for each of the others
     texts = [tuple(tokens_of(box)) for box in boxes]
@@ -250,7 +243,7 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     boxes = [toys.Outbox() for _ in range(3)]
     for box, prompt in zip(boxes, ([1, 2], [1, 29], [1, 3]), strict=True):
         scheduler.add([toys.text(target, None, box, prompt, max_new_tokens=5)])
-    run(scheduler)
+    toys.run(scheduler)
     assert isinstance(boxes[1][-1], GenerationError)
     assert "NaN" in str(boxes[1][-1])
     assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
@@ -272,11 +265,11 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
 
     monkeypatch.setattr(text.shaper, "keep", fail_at_the_fifth)
     scheduler.add([text])
-    run(scheduler)
+    toys.run(scheduler)
     assert isinstance(box[-1], GenerationError)
     prompt = [*PROMPT, *kept, 9]
     scheduler.add([toys.text(target, draft, again, prompt, k=0, max_new_tokens=1)])
-    run(scheduler)
+    toys.run(scheduler)
     assert tokens_of(again)[0][0] == logits(tuple(prompt)).argmax()
 
 
@@ -292,7 +285,7 @@ def test_an_error_of_either_model_ends_one_text(toys: Any, broken: str) -> None:
     scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
     scheduler.add([toys.text(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
     scheduler.add([toys.text(target, draft, other, [7, 7], k=4, max_new_tokens=30)])
-    run(scheduler)
+    toys.run(scheduler)
     assert isinstance(box[-1], GenerationError)
     assert reason_of(other) == "max_new_tokens"
 
@@ -309,13 +302,13 @@ def test_a_drafter_that_raises_ends_its_own_texts(toys: Any, monkeypatch: pytest
     for box, k in zip(boxes, (3, 0), strict=True):
         scheduler.add([toys.text(target, draft, box, PROMPT, k=k, max_new_tokens=8)])
     monkeypatch.setattr(draft.drafter, call, fail)
-    run(scheduler)
+    toys.run(scheduler)
     assert str(boxes[0][-1]) == f"drafter model: {call} raised RuntimeError: out of memory"
     assert reason_of(boxes[1]) == "max_new_tokens"
     monkeypatch.undo()
     again, alone = toys.Outbox(), toys.generate(*make_pair(toys, slots=1), PROMPT, k=3, max_new_tokens=8)
     scheduler.add([toys.text(target, draft, again, PROMPT, k=3, max_new_tokens=8)])
-    run(scheduler)
+    toys.run(scheduler)
     assert tokens_of(again) == tokens_of(list(alone))
 
 
@@ -336,7 +329,7 @@ def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatc
     monkeypatch.setattr(target, "run", run_well)
     text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=3)
     scheduler.add([text])
-    run(scheduler)
+    toys.run(scheduler)
     assert text.tally.statistics().reused_tokens == 0
 
 
@@ -369,7 +362,7 @@ def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
     scheduler.add([toys.text(target, None, other, PROMPT, max_new_tokens=6)])
     scheduler.step()
     texts[1].cancelled = True
-    run(scheduler)
+    toys.run(scheduler)
     for out in (box, cancelled):
         assert isinstance(out[-1], BundleError)
         assert not any(isinstance(event, Finished | BaseException) for event in out[:-1])
@@ -406,7 +399,7 @@ def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
         scheduler.add(
             [toys.text(target, None, Box(name), [ord(name) % 30, 3], sample=i, max_new_tokens=2) for i in range(3)]
         )
-    run(scheduler)
+    toys.run(scheduler)
     assert order == ["a", "b", "a", "a", "b", "b"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from mxspec.formats.errors import GenerationError
 from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.suffix import SuffixDrafter
-from mxspec.runtime.events import Finished, Round, Token
+from mxspec.runtime.events import Finished, Round
 
 VOCAB = 30
 SOURCE = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -20,21 +19,9 @@ START = [0]  # what every answer begins with
 
 
 def make_pair(toys: Any, slots: int, chunk: int = 8, draft_sources: int = 32) -> tuple[Any, Any]:
-    target = toys.random_logits(VOCAB, 1)
-    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, 0.7)
-    return (
-        toys.Session(target, slots=slots, chunk=chunk, source_capacity=32),
-        toys.Session(draft, slots=slots, chunk=chunk, source_capacity=draft_sources),
-    )
-
-
-def run(scheduler: Any) -> None:
-    while scheduler.busy:
-        scheduler.step()
-
-
-def tokens_of(events: Sequence[Any]) -> list[int]:
-    return [event.id for event in events if isinstance(event, Token)]
+    target, draft = toys.pair(VOCAB, slots, chunk=chunk, source_capacity=32)
+    draft.source_capacity = draft_sources
+    return target, draft
 
 
 def read_of(session: Any) -> list[tuple[int, ...]]:
@@ -70,13 +57,13 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
             scheduler.step()
             for _, _, other, _, victim in running:
                 other.cancelled |= victim and rng.random() < 0.1
-    run(scheduler)
+    toys.run(scheduler)
     for prompt, settings, _, outbox, _ in running:
         alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **settings))
         assert isinstance(outbox[-1], Finished)
-        written = tokens_of(outbox)
-        assert written == tokens_of(alone)[: len(written)]
-        assert outbox[-1].reason == "cancelled" or written == tokens_of(alone)
+        written = toys.tokens(outbox)
+        assert written == toys.tokens(alone)[: len(written)]
+        assert outbox[-1].reason == "cancelled" or written == toys.tokens(alone)
 
 
 def test_simultaneous_sources_share_a_call_and_equal_ones_are_read_once(toys: Any) -> None:
@@ -88,8 +75,8 @@ def test_simultaneous_sources_share_a_call_and_equal_ones_are_read_once(toys: An
     scheduler.step()
     assert target.encoded == [[(0, SOURCE), (1, SOURCE[:3]), (3, SOURCE[2:])]]
     assert len(target.calls) == 1  # and their first tokens come in the same step
-    run(scheduler)
-    assert tokens_of(boxes[0]) == tokens_of(boxes[2]) != tokens_of(boxes[1])
+    toys.run(scheduler)
+    assert toys.tokens(boxes[0]) == toys.tokens(boxes[2]) != toys.tokens(boxes[1])
 
 
 def test_a_call_reads_no_more_sources_than_the_longest_has_tokens(toys: Any) -> None:
@@ -98,7 +85,7 @@ def test_a_call_reads_no_more_sources_than_the_longest_has_tokens(toys: Any) -> 
     sources = [tuple(range(20)), tuple(range(1, 13)), tuple(range(5))]
     for source in sources:
         scheduler.add([toys.text(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
-    run(scheduler)
+    toys.run(scheduler)
     assert [[source for _, source in call] for call in target.encoded] == [sources[:2], sources[2:]]
 
 
@@ -125,7 +112,7 @@ def test_the_same_source_again_is_not_read_again(toys: Any) -> None:
     for source, k in ((SOURCE, 2), (SOURCE[1:], 0), (SOURCE, 2), (SOURCE[1:], 2)):
         text = toys.text(target, draft, toys.Outbox(), START, source=source, k=k, max_new_tokens=6)
         scheduler.add([text])
-        run(scheduler)
+        toys.run(scheduler)
         reused.append(text.tally.statistics().reused_tokens)
     assert reused == [0, 0, len(SOURCE), len(SOURCE) - 1]
     assert read_of(target) == [SOURCE, SOURCE[1:]]
@@ -139,9 +126,9 @@ def test_a_running_texts_source_is_copied_to_another_slot(toys: Any) -> None:
         scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=3, max_new_tokens=12)])
         scheduler.step()
         scheduler.step()
-    run(scheduler)
+    toys.run(scheduler)
     assert read_of(target) == read_of(draft) == [SOURCE]
-    assert tokens_of(boxes[0]) == tokens_of(boxes[1]) == tokens_of(boxes[2])
+    assert toys.tokens(boxes[0]) == toys.tokens(boxes[1]) == toys.tokens(boxes[2])
 
 
 def test_samples_of_a_source_read_it_once(toys: Any) -> None:
@@ -149,9 +136,9 @@ def test_samples_of_a_source_read_it_once(toys: Any) -> None:
     scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(5)]
     settings: dict[str, Any] = {"source": SOURCE, "k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
     scheduler.add([toys.text(target, draft, box, START, sample=i, **settings) for i, box in enumerate(boxes)])
-    run(scheduler)
+    toys.run(scheduler)
     assert read_of(target) == read_of(draft) == [SOURCE]
-    assert len({tuple(tokens_of(box)) for box in boxes}) == 5
+    assert len({tuple(toys.tokens(box)) for box in boxes}) == 5
 
 
 def test_a_beginning_is_shared_only_under_the_same_source(toys: Any) -> None:
@@ -161,7 +148,7 @@ def test_a_beginning_is_shared_only_under_the_same_source(toys: Any) -> None:
     for source in (SOURCE, SOURCE[:-1], SOURCE, (*SOURCE, 0)):
         text = toys.text(target, None, toys.Outbox(), prompt, source=source, max_new_tokens=3)
         scheduler.add([text])
-        run(scheduler)
+        toys.run(scheduler)
         reused.append(text.tally.statistics().reused_tokens)
     assert reused == [0, 0, len(SOURCE) + len(prompt) - 1, 0]
 
@@ -176,7 +163,7 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
         ]
         for text in texts:
             scheduler.add([text])
-        run(scheduler)
+        toys.run(scheduler)
     assert len(read_of(target)) == len(read_of(draft)) == 3
 
 
@@ -185,11 +172,11 @@ def test_the_drafts_encoder_reads_a_source_when_the_text_first_drafts(toys: Any,
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
     scheduler.add([toys.text(target, draft, toys.Outbox(), START, source=SOURCE, k=0, max_new_tokens=8)])
-    run(scheduler)
+    toys.run(scheduler)
     assert read_of(draft) == []
     box = toys.Outbox()
     scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=k, max_new_tokens=20)])
-    run(scheduler)
+    toys.run(scheduler)
     assert read_of(draft) == [SOURCE]
     assert any(event.drafted for event in box if isinstance(event, Round))
     first = [len(call) for call in draft.encoded]
@@ -217,12 +204,12 @@ def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch:
     scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(4)]
     for box, source in zip(boxes, (SOURCE, (1, 29), SOURCE[2:], (1, 29)), strict=True):
         scheduler.add([toys.text(target, None, box, START, source=source, max_new_tokens=5)])
-    run(scheduler)
+    toys.run(scheduler)
     for box in (boxes[1], boxes[3]):
         assert [str(event) for event in box] == ["prompt: the encoder cannot read it"]
     alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=SOURCE[2:], max_new_tokens=5)
-    assert tokens_of(boxes[2]) == tokens_of(list(alone))
-    assert tokens_of(boxes[0])
+    assert toys.tokens(boxes[2]) == toys.tokens(list(alone))
+    assert toys.tokens(boxes[0])
 
 
 @pytest.mark.parametrize("k", [3, "auto"])
@@ -246,10 +233,10 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
     for box, source in zip(boxes, sources, strict=True):
         settings: dict[str, Any] = {"source": source, "k": k, "max_new_tokens": 24}
         scheduler.add([toys.text(target, draft, box, START, drafter=who, **settings)])
-    run(scheduler)
+    toys.run(scheduler)
     for box, source in zip(boxes, sources, strict=True):
         alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=source, max_new_tokens=24)
-        assert tokens_of(box) == tokens_of(list(alone))
+        assert toys.tokens(box) == toys.tokens(list(alone))
     drafted = [sum(event.drafted for event in box if isinstance(event, Round)) for box in boxes]
     assert drafted[1] == 0
     assert drafted[0] > 0 < drafted[2] or k == "auto"
@@ -269,7 +256,7 @@ def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: py
         scheduler.step()
     assert isinstance(box[-1], RuntimeError)
     scheduler.add([toys.text(target, None, toys.Outbox(), START, source=SOURCE, max_new_tokens=3)])
-    run(scheduler)
+    toys.run(scheduler)
     assert read_of(target) == [SOURCE, SOURCE]
 
 
@@ -285,7 +272,7 @@ def test_a_suffix_is_copied_from_the_source(toys: Any) -> None:
 
     target = toys.Session(copying, source_capacity=32)
     events = list(toys.generate(target, None, START, source=source, k=8, max_new_tokens=24, drafter=SuffixDrafter()))
-    assert tokens_of(events) == list(source)
+    assert toys.tokens(events) == list(source)
     assert len([event for event in events if isinstance(event, Round)]) <= 5
 
 
@@ -309,7 +296,7 @@ def test_a_round_counts_no_time_of_sources_as_the_drafts(toys: Any, monkeypatch:
         texts.append(toys.text(target, None, box, START, source=source, max_new_tokens=4))
         scheduler.add(texts[-1:])
         scheduler.step()
-    run(scheduler)
+    toys.run(scheduler)
     first, second = (text.tally.statistics() for text in texts)
     assert first.encode_seconds == second.encode_seconds == first.prefill_seconds == 3.0
     assert first.draft_seconds == 0.0

@@ -7,16 +7,13 @@ wild must fail it.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from mxspec.compile.guesses import count_ngrams
 from mxspec.evaluate.lossless.drafters import RandomDrafter
@@ -26,10 +23,9 @@ from mxspec.runtime.drafters.known import make_drafters
 from mxspec.runtime.drafters.ngram import NgramTables
 from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus, suffix_order
 from mxspec.runtime.sampling.distribution import Distribution
-from mxspec.runtime.sampling.randomness import Draws, Purpose
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.verifiers import verify
-from mxspec.runtime.verifiers.verify import BLOCK, MRS, VERIFIERS, Scored, Verifier
+from mxspec.runtime.verifiers.verify import MRS, VERIFIERS
 from tests.broken import unprocessed_draft, verify_with_a_late_bonus
 from tests.runtime.verifiers import exact
 from tests.runtime.verifiers.conftest import CountTexts
@@ -108,48 +104,6 @@ def test_text_is_the_targets_if_a_drawn_token_is_impossible(surprise: Surprise, 
 
 def test_lenience_is_caught(surprise: Surprise) -> None:
     assert surprise(2, lenience=0.3) < FALSE_ALARM
-
-
-def rows(seed: int, spread: float) -> Callable[[tuple[int, ...]], Distribution]:
-    """A distribution over two tokens after every two."""
-    return cache(lambda last: Distribution.of(np.exp(spread * np.random.default_rng([seed, *last]).standard_normal(2))))
-
-
-def _row_after(row: Callable[[tuple[int, ...]], Distribution], text: list[int], first: int, place: int) -> Distribution:
-    return row(tuple(text[first + place - 2 : first + place]))
-
-
-def surprise_of_blocks(verifier: Verifier, samples: int = 3000, length: int = 4, k: int = 3) -> float:
-    """The same of rounds without an engine, on a pair that shows what reused numbers do."""
-    target, draft = rows(12, 1.0), rows(22, 2.0)
-    counts: Counter[tuple[int, ...]] = Counter()
-    for seed in range(samples):
-        text: list[int] = [0, 0]
-        while len(text) < 2 + length:
-            draws, ahead, drafts = Draws(seed, 0, len(text), fresh=verifier.fresh), list(text), []
-            for place in range(k):
-                drafts.append(draft(tuple(ahead[-2:])))
-                ahead.append(drafts[-1].draw(draws.uniform(place, Purpose.DRAFT)))
-            first = len(text)
-            scored = Scored(
-                ahead[first:], drafts, lambda i, a=ahead, n=first: target(tuple(a[n + i - 2 : n + i])), draws
-            )
-            verdict = verifier.verify(scored)
-            text += [*ahead[first : first + verdict.accepted], verdict.next_token]
-        counts[tuple(text[2 : 2 + length])] += 1
-    statistic = 0.0
-    for sequence in itertools.product(range(2), repeat=length):
-        whole = (0, 0, *sequence)
-        steps = [target(whole[i : i + 2]).probability(whole[i + 2]) for i in range(length)]
-        expected = samples * float(np.prod(steps))
-        statistic += (counts[sequence] - expected) ** 2 / expected
-    return float(chi2.sf(statistic, 2**length - 1))
-
-
-def test_a_block_needs_fresh_random_numbers() -> None:
-    assert surprise_of_blocks(BLOCK) > FALSE_ALARM
-    assert surprise_of_blocks(MRS) > FALSE_ALARM
-    assert surprise_of_blocks(replace(BLOCK, fresh=False)) < FALSE_ALARM
 
 
 def test_residual_without_subtraction_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
