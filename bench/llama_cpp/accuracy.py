@@ -7,19 +7,23 @@ hold (`speccompile --with-baseline`). Both 16-bit models are the same weights, a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import click
+
 from bench.llama_cpp import perplexity
-from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.build import PACKAGE, Peer, work_option
+from bench.llama_cpp.files import F16, held_out_text, packed_again, published_options, require_both, text_option
 from bench.llama_cpp.result import OURS, PEER
+from bench.measurement import measurement
 from mxspec.compile.checkpoint.gguf.container import read_container
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Progress
 from mxspec.evaluate.result import Column, Result, Sheet, Value
 from mxspec.formats.bundle import Bundle
-from mxspec.runtime import ops
 from mxspec.runtime.models.weight_reads import matrix_bytes
 
 TOOLS = ("llama-quantize", "llama-perplexity")
@@ -82,30 +86,30 @@ class AccuracyResult(Result):
         return [Sheet(f"{self.model}, {self.windows * perplexity.SCORED:,} tokens", columns, rows, notes)]
 
 
-def compare(
-    model: str,
-    whole: Path,
-    files: Mapping[str, Path],
-    bundles: Sequence[Path],
-    binaries: Path,
-    text: Path,
-    windows: int,
-    threads: int,
-    progress: Progress,
+@measurement
+@partial(published_options, required=True)
+@text_option
+@click.option("--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Windows for perplexity.")
+@work_option
+def main(
+    gguf: Path, bundles: tuple[Path, ...], text: Path | None, windows: int, work: Path, progress: Progress
 ) -> AccuracyResult:
-    """Score the peer's `files` beside its 16-bit file `whole`, then the targets of our bundles. Raises MxspecError."""
+    """Compare formats of a published model with its 16-bit form, in perplexity and KL divergence, by both programs."""
+    require_both(gguf, bundles)
+    peer = Peer.open(work, *TOOLS)
+    text = text or held_out_text(work)
+    whole = packed_again(work, peer.binaries, gguf, F16)
     kept = whole.with_suffix(".logits")
     try:
-        of_peer = perplexity.of_peer(binaries, whole, text, windows, threads, keep=kept)
+        of_peer = perplexity.of_peer(peer.binaries, whole, text, windows, peer.threads, keep=kept)
         rows = []
-        for name, path in files.items():
-            distance = perplexity.distance_of_peer(binaries, path, text, windows, threads, kept)
+        for name in PEER_FORMATS:
+            path = packed_again(work, peer.binaries, gguf, name)
+            distance = perplexity.distance_of_peer(peer.binaries, path, text, windows, peer.threads, kept)
             rows.append(_row(PEER, name, *_peer_size(path), distance))
             progress(f"{PEER} {name}: KL {distance.divergence:.5f}")
     finally:
         kept.unlink(missing_ok=True)
-    ops.set_threads(threads)
-    own = math.nan
     for path in bundles:
         bundle = Bundle.open(path)
         baseline, target = perplexity.model_of(bundle, "baseline"), perplexity.model_of(bundle, "target")
@@ -114,7 +118,7 @@ def compare(
         rows.append(_row(OURS, path.stem, size, whole_size // 2, distance))
         progress(f"{OURS} {path.stem}: KL {distance.divergence:.5f}")
     return AccuracyResult(
-        peer=PACKAGE, model=model, windows=windows, peer_perplexity=of_peer, perplexity=own, rows=tuple(rows)
+        peer=PACKAGE, model=gguf.name, windows=windows, peer_perplexity=of_peer, perplexity=own, rows=tuple(rows)
     )
 
 

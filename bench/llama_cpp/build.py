@@ -7,8 +7,13 @@ import platform
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+import click
+
+from mxspec.runtime import ops
 
 PACKAGE = "llama-cpp-python==0.3.36"
 OPTIONS = (
@@ -25,6 +30,35 @@ BUILD_OPTIONS = {
     "amx": (NATIVE, "-DCMAKE_CXX_FLAGS=-fno-tree-dse -fno-dse"),
 }
 NO_AMX = (NATIVE, "-DCMAKE_CXX_FLAGS=-mno-amx-int8")
+
+
+work_option = click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    default=Path("build/llama_cpp"),
+    show_default=True,
+    help="Folder for the peer's programs and for models.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """llama.cpp's programs by what they add to its name, the folder for files, and the threads of both programs."""
+
+    work: Path
+    builds: Mapping[str, Path]
+    threads: int
+
+    @classmethod
+    def open(cls, work: Path, *tools: str) -> Peer:
+        """Build the programs for mxspec's instruction set; both programs have as many threads as mxspec now."""
+        work.mkdir(parents=True, exist_ok=True)
+        return cls(work, build_peers(work, ops.instruction_set(), tools), ops.threads())
+
+    @property
+    def binaries(self) -> Path:
+        """The programs of the first build."""
+        return self.builds[""]
 
 
 def build_peer(folder: Path, isa: str | None, tools: Sequence[str]) -> Path:

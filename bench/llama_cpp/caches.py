@@ -1,26 +1,31 @@
-"""Calls after thousands of tokens, with each kind of key-value caches of both programs."""
+"""Calls of llama.cpp and mxspec after thousands of tokens, with each kind of key-value caches of both programs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
 
 from bench.calls.caches import open_model
 from bench.llama_cpp import shape
-from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.build import PACKAGE, Peer, work_option
+from bench.llama_cpp.random_gguf import peer_model
 from bench.llama_cpp.result import ShapeResult
 from bench.llama_cpp.shape import Point
-from bench.shapes.known import RANDOM, Shape
+from bench.measurement import measurement
+from bench.shapes.known import RANDOM, SHAPES
 from bench.shapes.random_bundle import name_of
 from mxspec.evaluate.bench.calls import CallBench
 from mxspec.evaluate.bench.harness import seconds_of
+from mxspec.evaluate.bench.options import repetitions_option
 from mxspec.evaluate.options import Progress
 from mxspec.formats.caches import CacheKind
 from mxspec.recipes.recipe import TargetRecipe
-from mxspec.runtime import ops
 
 TOOLS = ("llama-bench",)
 KINDS: tuple[CacheKind, ...] = ("float16", "mxint8")
@@ -56,36 +61,39 @@ def peer_seconds(binaries: Path, model: Path, threads: int, options: Sequence[st
     return shape.peer_seconds(binaries, model, threads, point, (*options, "--no-warmup"), runs)
 
 
-def compare(
-    of_shape: Shape,
-    files: Mapping[str, Path],
-    formats: Sequence[str],
-    builds: Mapping[str, Path],
-    work: Path,
-    threads: int,
+@measurement
+@shape.shape_options(SHAPES)
+@click.option("--cached", type=click.IntRange(min=1), default=8192, show_default=True, help="Tokens before a call.")
+@repetitions_option(3)
+@work_option
+def main(
+    shape_name: str,
+    layers: int | None,
+    ours: tuple[str, ...],
+    peer_formats: tuple[str, ...],
     cached: int,
     repetitions: int,
+    work: Path,
     progress: Progress,
 ) -> ShapeResult:
-    """Time calls after `cached` tokens with the peer's files and a model of ours in each of `formats`.
-
-    The models are of random weights; ours are written below `work`.
-    """
-    ops.set_threads(threads)
-    runners: dict[str, Callable[[Point], float]] = {}
+    """Time calls of a model of random weights after `cached` tokens, with each kind of caches of both programs."""
+    peer = Peer.open(work, *TOOLS)
+    of_shape = shape.fewer_layers(SHAPES[shape_name], layers)
     wide = replace(of_shape, context_length=cached + ROWS)
-    for name in formats:
-        weight_format, activations = shape.OURS[name]
-        target = TargetRecipe(checkpoint=RANDOM, format=weight_format, activations=activations)
-        for kind in KINDS:
-            bench = open_model(wide, target, kind, work / f"{name.replace('/', '-')}-{kind}")
-            runners[f"{name}, {kind}"] = partial(our_seconds, bench)
+    runners: dict[str, Callable[[Point], float]] = {}
     peers = []
-    for (name, file), (build, binaries), (peer_kind, options) in itertools.product(
-        files.items(), builds.items(), PEER_KINDS.items()
+    for weights, (build, binaries), (kind, options) in itertools.product(
+        peer_formats, peer.builds.items(), PEER_KINDS.items()
     ):
-        peers.append(f"llama.cpp {name}{build}, {peer_kind}")
-        runners[peers[-1]] = partial(peer_seconds, binaries, file, threads, options)
-    trials = shape.measure(runners, points(cached), repetitions, progress)
+        peers.append(f"llama.cpp {weights}{build}, {kind}")
+        file = peer_model(work, of_shape, weights)
+        runners[peers[-1]] = partial(peer_seconds, binaries, file, peer.threads, options)
+    with TemporaryDirectory(dir=work) as folder:
+        for name, own in itertools.product(ours, KINDS):
+            weight_format, activations = shape.OURS[name]
+            target = TargetRecipe(checkpoint=RANDOM, format=weight_format, activations=activations)
+            bench = open_model(wide, target, own, Path(folder) / f"{name.replace('/', '-')}-{own}")
+            runners[f"{name}, {own}"] = partial(our_seconds, bench)
+        trials = shape.measure(runners, points(cached), repetitions, progress)
     rows = tuple(shape.row_of(trials, point, peers) for point in points(cached))
-    return ShapeResult(shape=name_of(of_shape), threads=threads, peer=PACKAGE, points=rows)
+    return ShapeResult(shape=name_of(of_shape), threads=peer.threads, peer=PACKAGE, points=rows)

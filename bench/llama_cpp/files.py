@@ -5,11 +5,14 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.llama_cpp.build import source_of
+import click
+
+from bench.llama_cpp.build import Peer, source_of
 from mxspec.formats.errors import MxspecError
 from mxspec.formats.weight_format import Activations
 
@@ -38,6 +41,39 @@ def grown_pair(folder: Path, target: Path | None, draft: Path | None) -> Pair:
     target = target or _grown(DEMO / "target", TARGET_SHAPE, folder / "target")
     draft = draft or _grown(DEMO / "draft", DRAFT_SHAPE, folder / "draft")
     return Pair(target, {"demo draft": DEMO / "draft", "68M draft": draft})
+
+
+def pair_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--target, --draft and --text, which default to the demo pair, grown into the work folder, and held-out source."""
+    folder = click.Path(path_type=Path, exists=True, file_okay=False)
+    for option in (
+        text_option,
+        click.option("--draft", type=folder, help="Large draft of the pair.  [default: the demo's, grown]"),
+        click.option("--target", type=folder, help="Target of the pair.  [default: the demo's, grown]"),
+    ):
+        command = option(command)
+    return command
+
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+text_option = click.option("--text", type=_FILE, help="UTF-8 text to read.  [default: held-out source]")
+
+
+def published_options(command: Callable[..., Any], *, required: bool = False) -> Callable[..., Any]:
+    """--gguf and --bundle, a published model of both programs."""
+    folder = click.Path(path_type=Path, exists=True, file_okay=False)
+    bundles = click.option(
+        "--bundle", "bundles", type=folder, multiple=True, help="A bundle of the model of --gguf (repeatable)."
+    )
+    return click.option("--gguf", type=_FILE, required=required, help="A published model; needs --bundle.")(
+        bundles(command)
+    )
+
+
+def require_both(gguf: Path | None, bundles: Sequence[Path]) -> None:
+    """Raises UsageError for a published model of one program alone."""
+    if (gguf is None) == bool(bundles):
+        raise click.UsageError("--gguf and --bundle go together")
 
 
 def _grown(checkpoint: Path, shape: str, output: Path) -> Path:
@@ -82,6 +118,12 @@ def packed_again(folder: Path, binaries: Path, file: Path, weights: str) -> Path
         _run([binaries / "llama-quantize", "--allow-requantize", file, partial, weights])
         partial.rename(path)
     return path
+
+
+def published_files(peer: Peer, gguf: Path) -> dict[str, Path]:
+    """A published model: the peer's file as it is and in two more of its formats, by the names of the formats."""
+    again = {name: packed_again(peer.work, peer.binaries, gguf, name) for name in ("Q8_0", "Q6_K")}
+    return {gguf.stem.rpartition(".")[2]: gguf, **again}
 
 
 # --- ours -------------------------------------------------------------------------------------------------------

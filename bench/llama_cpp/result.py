@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from bench.llama_cpp.answer import K
+from bench.llama_cpp.answers import K
 from mxspec.evaluate.bench.harness import median, median_ratio
 from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 

@@ -1,4 +1,4 @@
-"""Server against server: many clients at once, each of which requests one greedy text after another.
+"""llama-server against specserve: many clients at once, each of which requests one greedy text after another.
 
 A server is open only while it is timed, and the servers alternate within each repetition.
 """
@@ -12,11 +12,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bench.llama_cpp.build import PACKAGE
-from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
+import click
+
+from bench.llama_cpp.answers import GREEDY, Server
+from bench.llama_cpp.build import PACKAGE, Peer, work_option
+from bench.llama_cpp.files import (
+    F16,
+    Packed,
+    Pair,
+    bundle,
+    gguf_file,
+    grown_pair,
+    held_out_text,
+    pair_options,
+    published_files,
+    published_options,
+    require_both,
+)
 from bench.llama_cpp.result import OURS, PEER
-from bench.llama_cpp.server import GREEDY, Server
+from bench.measurement import measurement
+from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.evaluate.bench.harness import median, median_ratio, trials_of
+from mxspec.evaluate.bench.options import new_tokens_option, repetitions_option
 from mxspec.evaluate.bench.prompts import prompts_of, read_tokens
 from mxspec.evaluate.bench.serve.clients import Writer, ask_at_once, of_specserve, streamed, tokens_per_second
 from mxspec.evaluate.bench.serve.server import specserve
@@ -83,33 +100,51 @@ class ServingResult(Result):
         return [Sheet(title, columns, rows)]
 
 
-def compare(
-    peers: Mapping[str, Server],
-    ours: Mapping[str, Path],
-    text: Path,
-    threads: int,
-    lengths: tuple[int, int],
+@measurement
+@pair_options
+@published_options
+@click.option("--prompt-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of a prompt.")
+@new_tokens_option(128)
+@repetitions_option(3)
+@work_option
+def main(
+    target: Path | None,
+    draft: Path | None,
+    text: Path | None,
+    gguf: Path | None,
+    bundles: tuple[Path, ...],
+    prompt_tokens: int,
+    new_tokens: int,
     repetitions: int,
+    work: Path,
     progress: Progress,
 ) -> ServingResult:
-    """Time all servers of the peer and of our bundles; `lengths` are the tokens of a prompt and new ones."""
+    """Time servers of both programs with eight clients at once, on the demo pair grown to a real size, or on --gguf."""
+    require_both(gguf, bundles)
+    peer = Peer.open(work, *TOOLS)
+    if gguf is None:
+        peers, ours = pair_servers(work, peer.binaries, grown_pair(work, target, draft), peer.threads)
+    else:
+        files = published_files(peer, gguf)
+        peers = {name: file_server(work, peer.binaries, file, peer.threads) for name, file in files.items()}
+        ours = {bundle.stem: bundle for bundle in bundles}
     servers: dict[Name, Open] = {(PEER, name): partial(_of_peer, server) for name, server in peers.items()}
-    servers |= {(OURS, name): partial(_of_ours, path, threads) for name, path in ours.items()}
-    prompt_tokens, new_tokens = lengths
-    tokens = read_tokens(next(iter(ours.values())), text, CLIENTS * ANSWERS)
+    servers |= {(OURS, name): partial(_of_ours, path, peer.threads) for name, path in ours.items()}
+    tokens = read_tokens(next(iter(ours.values())), text or held_out_text(work), CLIENTS * ANSWERS)
     prompts = prompts_of(tokens, CLIENTS * ANSWERS, prompt_tokens)
     shares = [prompts[i * ANSWERS : (i + 1) * ANSWERS] for i in range(CLIENTS)]
-    trials = measure(servers, shares, new_tokens, repetitions, progress)
+    with termination_as_interrupt():  # which ends the server that is open
+        trials = measure(servers, shares, new_tokens, repetitions, progress)
     return ServingResult(
         peer=PACKAGE,
-        threads=threads,
+        threads=peer.threads,
         clients=CLIENTS,
         answers=ANSWERS,
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         rows=tuple(
-            Row(program=program, target=target, tokens_per_second=median(t), trials_tokens_per_second=tuple(t))
-            for (program, target), t in trials.items()
+            Row(program=program, target=of, tokens_per_second=median(t), trials_tokens_per_second=tuple(t))
+            for (program, of), t in trials.items()
         ),
     )
 

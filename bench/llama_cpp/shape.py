@@ -1,4 +1,9 @@
-"""Calls of a model: single steps, scored rows, prompts, eight texts.
+"""Calls of a model of llama.cpp and mxspec: single steps, scored rows, prompts, eight texts.
+
+    python -m bench llama-cpp --shape tinyllama-1.1b --record build/records/llama_cpp.json
+    MXSPEC_ISA=avx2 python -m bench llama-cpp --ours mxfp6_e2m3/int8
+    python -m bench llama-cpp --shape gpt-oss-20b --layers 12 --ours mxfp6_e2m3/int8 --peer-format mxfp4
+    python -m bench llama-cpp --gguf model.gguf --bundle model.bundle
 
 The values of weights do not matter for speed: both programs read every byte of every weight once a call. So random
 weights do as well as published ones. Of a mixture they read the experts that its tokens choose: both programs get
@@ -10,24 +15,32 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import click
 import numpy as np
 
-from bench.llama_cpp.build import PACKAGE
+from bench.llama_cpp.build import PACKAGE, Peer, work_option
+from bench.llama_cpp.files import published_files, published_options, require_both
+from bench.llama_cpp.random_gguf import PEER_FORMATS, check_format, peer_model
 from bench.llama_cpp.result import PointRow, ShapeResult
+from bench.measurement import measurement
+from bench.shapes.known import DECODERS, AnyDecoder, MixtureShape
+from bench.shapes.random_bundle import name_of, random_bundle
 from mxspec.evaluate.bench.calls import ModelBench
 from mxspec.evaluate.bench.harness import median, median_ratio, seconds_of, trials_of
+from mxspec.evaluate.bench.options import Decorator, repetitions_option
 from mxspec.evaluate.options import Progress
 from mxspec.formats.weight_format import WEIGHT_FORMATS, Activations, taken_activations
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.request import Request
 
 TOOLS = ("llama-bench", "llama-batched-bench")
+S = TypeVar("S", bound=AnyDecoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,30 +137,6 @@ class Ours:
 # --- the comparison ---------------------------------------------------------------------------------------------
 
 
-def compare(
-    model: str,
-    files: Mapping[str, Path],
-    bundles: Mapping[str, Path],
-    builds: Mapping[str, Path],
-    threads: int,
-    points: Sequence[Point],
-    repetitions: int,
-    progress: Progress,
-) -> ShapeResult:
-    """Time every call of one model with the peer's files and our bundles, both by the names of their formats.
-
-    `builds` are folders of the peer's programs, by what they add to its name.
-    """
-    runners: dict[str, Callable[[Point], float]] = {n: Ours(path, threads).seconds for n, path in bundles.items()}
-    peers = []
-    for (name, file), (build, binaries) in itertools.product(files.items(), builds.items()):
-        peers.append(f"llama.cpp {name}{build}")
-        runners[peers[-1]] = partial(peer_seconds, binaries, file, threads)
-    trials = measure(runners, points, repetitions, progress)
-    rows = tuple(row_of(trials, point, peers) for point in points)
-    return ShapeResult(shape=model, threads=threads, peer=PACKAGE, points=rows)
-
-
 Trials = Mapping[tuple[Point, str], Sequence[float]]
 """Seconds of a call, by point and runner."""
 
@@ -181,3 +170,86 @@ def row_of(trials: Trials, point: Point, peers: Sequence[str]) -> PointRow:
         },
         trials_seconds=taken,
     )
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def shape_options(shapes: Collection[str]) -> Decorator:
+    """--shape, --layers, --ours and --peer-format: a model of random weights in formats of both programs."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in (
+            click.option(
+                "--peer-format", "peer_formats", multiple=True, default=["q6_k"], type=click.Choice(PEER_FORMATS)
+            ),
+            click.option(
+                "--ours",
+                multiple=True,
+                default=["mxfp6_e3m2/int16", "mxfp6_e2m3/int8", "mxfp4_e2m1/int8"],
+                type=click.Choice(list(OURS)),
+                help="Weight format and activations of a bundle of ours (repeatable).",
+            ),
+            click.option("--layers", type=click.IntRange(min=1), help="Fewer layers than the shape has."),
+            click.option(
+                "--shape",
+                "shape_name",
+                type=click.Choice(sorted(shapes)),
+                default="tinyllama-1.1b",
+                show_default=True,
+                help="Known shape.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def fewer_layers(of_shape: S, layers: int | None) -> S:
+    """The shape with so many layers, or its own."""
+    return of_shape if layers is None else replace(of_shape, layers=layers)
+
+
+@measurement
+@shape_options(DECODERS)
+@published_options
+@repetitions_option(3)
+@work_option
+def main(
+    shape_name: str,
+    layers: int | None,
+    ours: tuple[str, ...],
+    peer_formats: tuple[str, ...],
+    gguf: Path | None,
+    bundles: tuple[Path, ...],
+    repetitions: int,
+    work: Path,
+    progress: Progress,
+) -> ShapeResult:
+    """Time calls of a model of random weights, or of a published one, in formats of both programs, alternating.
+
+    The experts of gpt-oss are MXFP4 in both programs, whatever the format of its other matrices. Where the machine has
+    AMX, the peer is timed with its AMX kernels and without.
+    """
+    require_both(gguf, bundles)
+    points: Sequence[Point] = OF_A_FILE
+    peer = Peer.open(work, *TOOLS, *(() if gguf is None else ("llama-quantize",)))
+    if gguf is not None:
+        model, files = gguf.name, published_files(peer, gguf)
+        opened = {bundle.stem: bundle for bundle in bundles}
+    else:
+        of_shape = fewer_layers(DECODERS[shape_name], layers)
+        model, points = name_of(of_shape), OF_A_MIXTURE if isinstance(of_shape, MixtureShape) else POINTS
+        for weights in peer_formats:
+            check_format(of_shape, weights)
+        opened = {name: random_bundle(of_shape, work, OURS[name][0], activations=OURS[name][1]) for name in ours}
+        files = {weights: peer_model(work, of_shape, weights) for weights in peer_formats}
+    runners: dict[str, Callable[[Point], float]] = {n: Ours(path, peer.threads).seconds for n, path in opened.items()}
+    peers = []
+    for (name, file), (build, binaries) in itertools.product(files.items(), peer.builds.items()):
+        peers.append(f"llama.cpp {name}{build}")
+        runners[peers[-1]] = partial(peer_seconds, binaries, file, peer.threads)
+    trials = measure(runners, points, repetitions, progress)
+    rows = tuple(row_of(trials, point, peers) for point in points)
+    return ShapeResult(shape=model, threads=peer.threads, peer=PACKAGE, points=rows)

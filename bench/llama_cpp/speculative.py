@@ -1,4 +1,4 @@
-"""Speculation against speculation: one pair, the same prompts, all programs alternating within each repetition.
+"""Speculation of llama.cpp and mxspec: one pair, the same prompts, all programs alternating within each repetition.
 
 Each draft is tried at several K on prompts that are not measured, and measured at the fastest, so that each program
 runs at its own best. A program is open only while it is timed: an idle one keeps no core and no memory.
@@ -10,14 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import click
+
 from bench.llama_cpp import perplexity
-from bench.llama_cpp.answer import Answer, K, Program
-from bench.llama_cpp.build import PACKAGE
-from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file
-from bench.llama_cpp.ours import Bundled
+from bench.llama_cpp.answers import Answer, Bundled, K, Program, Server
+from bench.llama_cpp.build import PACKAGE, Peer, work_option
+from bench.llama_cpp.files import F16, Packed, Pair, bundle, gguf_file, grown_pair, held_out_text, pair_options
 from bench.llama_cpp.result import OURS, PEER, Row, SpeculativeResult, Trial
-from bench.llama_cpp.server import Server
+from bench.measurement import measurement
+from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.evaluate.bench.harness import trials_of
+from mxspec.evaluate.bench.options import new_tokens_option, repetitions_option
 from mxspec.evaluate.bench.prompts import read_tokens
 from mxspec.evaluate.options import Progress
 from mxspec.formats.errors import MxspecError
@@ -235,31 +238,48 @@ def perplexities(
     return found
 
 
-def compare(
-    folder: Path,
-    binaries: Path,
-    pair: Pair,
-    text: Path,
-    threads: int,
-    shape: tuple[int, int, int],  # prompts, tokens of each, new tokens
-    repetitions: int,
-    windows: int,
+@measurement
+@pair_options
+@click.option("--calibrate", type=click.Path(path_type=Path, exists=True), help="Text to round one more target by.")
+@click.option("--prompts", "count", type=click.IntRange(min=1), default=4, show_default=True, help="Number of prompts.")
+@click.option("--prompt-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens of a prompt.")
+@new_tokens_option(128)
+@click.option("--windows", type=click.IntRange(min=2), default=20, show_default=True, help="Windows for perplexity.")
+@repetitions_option(3)
+@work_option
+def main(
+    target: Path | None,
+    draft: Path | None,
+    text: Path | None,
     calibrate: Path | None,
+    count: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    windows: int,
+    repetitions: int,
+    work: Path,
     progress: Progress,
 ) -> SpeculativeResult:
-    """The whole comparison: files, the check of tokens, perplexities, settings, speeds."""
-    prompt_count, prompt_tokens, new_tokens = shape
-    peers, ours = peer_entries(folder, binaries, pair, threads), our_entries(folder, pair, threads, calibrate)
-    ids = read_tokens(bundle(folder, pair, WHOLE, "demo draft", WHOLE), text, prompt_count)
-    check_tokens(peers, text.read_text(), ids)
-    prompts = Prompts.of(ids, 2, prompt_count, prompt_tokens, new_tokens)
-    losses = perplexities([*peers, *ours], binaries, text, ids, windows, progress)
-    chosen = [choose(entry, prompts, progress) for entry in (*peers, *ours)]
-    trials = measure(chosen, prompts, repetitions, progress)
+    """Time greedy answers of both programs, plain and with a draft, on the demo pair grown to a real size.
+
+    Its acceptance is real. Both programs first show that they read the same tokens, and their perplexities.
+    """
+    peer, pair, text = Peer.open(work, *TOOLS), grown_pair(work, target, draft), text or held_out_text(work)
+    peers, ours = (
+        peer_entries(work, peer.binaries, pair, peer.threads),
+        our_entries(work, pair, peer.threads, calibrate),
+    )
+    ids = read_tokens(bundle(work, pair, WHOLE, "demo draft", WHOLE), text, count)
+    with termination_as_interrupt():  # which ends the server that is open
+        check_tokens(peers, text.read_text(), ids)
+        prompts = Prompts.of(ids, 2, count, prompt_tokens, new_tokens)
+        losses = perplexities([*peers, *ours], peer.binaries, text, ids, windows, progress)
+        chosen = [choose(entry, prompts, progress) for entry in (*peers, *ours)]
+        trials = measure(chosen, prompts, repetitions, progress)
     return SpeculativeResult(
         peer=PACKAGE,
-        threads=threads,
-        prompts=prompt_count,
+        threads=peer.threads,
+        prompts=count,
         prompt_tokens=prompt_tokens,
         new_tokens=new_tokens,
         repetitions=repetitions,

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.llama_cpp.answer import Answer
-from bench.llama_cpp.server import Running, Server
+from bench.llama_cpp.answers import Answer, Running, Server
 from mxspec.formats.errors import MxspecError
 
 TIMINGS = {"predicted_n": 3, "predicted_ms": 1500.0, "draft_n": 8, "draft_n_accepted": 5}

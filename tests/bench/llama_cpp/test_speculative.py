@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bench.llama_cpp.answer import Answer, K
+from bench.llama_cpp.answers import Answer, K
 from bench.llama_cpp.speculative import Chosen, Entry, Prompts, choose, measure
 from mxspec.formats.errors import MxspecError
 

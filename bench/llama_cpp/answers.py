@@ -1,4 +1,4 @@
-"""The peer, as its users run it: llama-server with one model, or a model and its draft."""
+"""Greedy answers of both programs: of the peer as its users run it, llama-server, and of our engine."""
 
 from __future__ import annotations
 
@@ -6,20 +6,97 @@ import http.client
 import json
 import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from bench.llama_cpp.answer import Answer
 from bench.llama_cpp.files import CONTEXT
 from mxspec.evaluate.bench.serve.server import Address, end, wait_ready
 from mxspec.formats.errors import MxspecError
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Round, Token
+from mxspec.runtime.request import Request
 
 ANSWER_SECONDS = 600.0
 GREEDY = {"temperature": 0, "samplers": ["top_k"], "top_k": 1}
+K = int | Literal["auto"]  # tokens drafted in a round; only mxspec has "auto", chosen for each round by cost
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A greedy answer to one prompt."""
+
+    tokens: tuple[int, ...]
+    seconds: float  # from the first token to the last one
+    drafted: int = 0
+    accepted: int = 0
+
+
+class Writer(Protocol):
+    """An open model."""
+
+    def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer: ...
+
+
+class Program(Protocol):
+    """A model with or without a draft in one of the two programs; it is open only while it is timed."""
+
+    def open(self) -> AbstractContextManager[Writer]: ...
+
+
+# --- ours ---
+
+
+@dataclass(frozen=True, slots=True)
+class Bundled:
+    """A bundle to open; K = 0 is plain decoding."""
+
+    bundle: Path
+    threads: int
+    k: K = 0
+
+    @contextmanager
+    def open(self) -> Iterator[Opened]:
+        with Engine(self.bundle, slots=1, threads=self.threads) as engine:
+            yield Opened(engine, self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An engine that writes at one K."""
+
+    engine: Engine
+    k: K
+
+    def answer(self, prompt: Sequence[int], new_tokens: int) -> Answer:
+        """An answer, timed by the caller: from the first token, which reading the prompt gives, to the last one."""
+        request = Request(
+            prompt=list(prompt),
+            temperature=0,
+            k=self.k,
+            max_new_tokens=new_tokens,
+            drafter="none" if self.k == 0 else "model",
+            ignore_eos=True,
+        )
+        tokens: list[int] = []
+        drafted = accepted = 0
+        began = ended = 0.0
+        for event in self.engine.submit(request):
+            if isinstance(event, Token):
+                ended = time.perf_counter()
+                began = began or ended
+                tokens.append(event.id)
+            elif isinstance(event, Round):
+                drafted += event.drafted
+                accepted += event.accepted
+        return Answer(tuple(tokens), ended - began, drafted, accepted)
+
+
+# --- the peer ---
 
 
 @dataclass(frozen=True, slots=True)
