@@ -79,6 +79,8 @@ class Matcher:
         self._follow(ahead)
         machine = self._stand(len(ahead))
         tokens = machine.compute_ff_tokens() if machine is not None else []
+        if machine is not None and any(map(self._vocabulary.is_special_token, tokens)):
+            tokens = tokens[: machine.deep_copy().try_consume_tokens(tokens)]
         unusable = (i for i, token in enumerate(tokens) if token in self._eos or token >= self._vocab_size)
         return tokens[: next(unusable, len(tokens))]
 
@@ -139,6 +141,7 @@ class Matcher:
         """Keep a mask of the machine, with our ends in it instead of the machine's."""
         _check(machine)
         bits = bits[: len(self._text_bits)] & self._text_bits
+        check_spelling(machine, self._vocabulary, bits)
         accepting = machine.is_accepting()
         if accepting:
             bits |= self._eos_bits
@@ -169,6 +172,22 @@ def _fill(lacking: Sequence[tuple[Matcher, LLMatcher]], length: int) -> None:
 def _check(machine: LLMatcher) -> None:
     if machine.is_error():
         raise GenerationError("grammar", f"{one_line(machine.get_error())}")
+
+
+def check_spelling(machine: LLMatcher, vocabulary: LLTokenizer, bits: NDArray[np.uint32]) -> None:
+    """Raise GenerationError if a mask has only a control token, for text that spells it.
+
+    llguidance encodes text that must follow as the tokenizer would, and then refuses the token: it stands for no text.
+    """
+    words = np.flatnonzero(bits)
+    if len(words) != 1 or int(bits[words[0]]).bit_count() != 1:
+        return
+    token = 32 * int(words[0]) + int(bits[words[0]]).bit_length() - 1
+    if token in vocabulary.eos_tokens or not vocabulary.is_special_token(token):
+        return
+    if not machine.deep_copy().try_consume_tokens([token]):
+        name = vocabulary.decode_str([token])
+        raise GenerationError("grammar", f"spells {name}, one token of this model; Lark has it without quotes")
 
 
 @cache

@@ -9,11 +9,11 @@ import numpy as np
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.grammars.grammar import Grammar, make_vocabulary
-from mxspec.runtime.grammars.matcher import one_line
+from mxspec.runtime.grammars.matcher import check_spelling, one_line
 from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 BOUNDS = Bounds(memory_bytes=256 << 20, stack_bytes=1 << 20)
 STEPS = 32
@@ -27,14 +27,14 @@ def prepare(tokenizer: str, size: int, ends: list[int]) -> Answer:
     def answer(kind: str, text: str) -> str:
         machine = Grammar(kind, text).machine(vocabulary)  # type: ignore[arg-type]
         copy = machine.deep_copy()
-        _walk(machine)
+        _walk(machine, vocabulary)
         del machine, copy  # which may recurse, too
         return ""
 
     return answer
 
 
-def _walk(machine: LLMatcher) -> None:
+def _walk(machine: LLMatcher, vocabulary: LLTokenizer) -> None:
     """Take random steps; raises GenerationError where the first one fails, or where one takes too long."""
     draws = np.random.default_rng(0)
     for step in range(STEPS):
@@ -45,6 +45,7 @@ def _walk(machine: LLMatcher) -> None:
             if step == 0:
                 raise GenerationError("grammar", f"{one_line(machine.get_error())}")
             return  # some texts of it grow too large: those end
+        check_spelling(machine, vocabulary, bits.view(np.uint32))
         allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little"))
         if machine.is_stopped() or not len(allowed):
             return

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError, MxspecError
 from mxspec.formats.validation import Strict
@@ -253,22 +254,22 @@ def _request(asked: ChatRequest, served: Served, style: CallStyle | None, cache_
         template_variables=asked.chat_template_kwargs or None,
         continued=asked.continue_final_message,
         **asked.settings(cache_key, greedy=greedy),
-        grammar=asked.grammar() if style is None else _call_grammar(asked, style),
+        grammar=asked.grammar() if style is None else _call_grammar(asked, style, served.engine.tokenizer),
         max_new_tokens=asked.max_tokens or asked.max_completion_tokens or served.engine.target.capacity,
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
     )
 
 
-def _call_grammar(asked: ChatRequest, style: CallStyle) -> Grammar | None:
+def _call_grammar(asked: ChatRequest, style: CallStyle, tokenizer: Tokenizer) -> Grammar | None:
     """The grammar of an answer that has to call a tool, or that may call a strict one."""
     functions = [tool.function.model_dump(exclude_none=True) for tool in asked.tools or ()]
     several = asked.parallel_tool_calls
     if isinstance(asked.tool_choice, NamedTool):
         name = asked.tool_choice.function.name
         named = [function for function in functions if function["name"] == name]
-        return call_grammar(style, named, forced=True, several=False)
+        return call_grammar(style, named, tokenizer, forced=True, several=False)
     if asked.tool_choice == "required" or any(function.get("strict") for function in functions):
-        return call_grammar(style, functions, forced=asked.tool_choice == "required", several=several)
+        return call_grammar(style, functions, tokenizer, forced=asked.tool_choice == "required", several=several)
     return asked.grammar()
 
 

@@ -99,6 +99,11 @@ class TextRoute:
             yield shape.end()
         except ApiError as error:
             yield shape.error(error)
+        except ClientDisconnected:
+            raise
+        except Exception:
+            yield shape.error(ApiError(500, "server: failed; its log says how", kind=SERVER))
+            raise
 
     async def _chunks(self, generation: Generation, flight: Flight) -> AsyncIterator[Object]:
         for text in generation.texts:

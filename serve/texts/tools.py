@@ -12,6 +12,8 @@ import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+from tokenizers import Tokenizer
+
 from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.text.chat import ChatTemplate
 
@@ -118,7 +120,9 @@ def _call(text: str, key: str) -> dict[str, Any] | None:
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def call_grammar(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, forced: bool, several: bool) -> Grammar:
+def call_grammar(
+    style: CallStyle, tools: Sequence[Mapping[str, Any]], tokenizer: Tokenizer, *, forced: bool, several: bool
+) -> Grammar:
     """Calls of these functions, at least one if `forced`, else text before them or alone; one if not `several`."""
     names = [f"call_{number}" for number in range(len(tools))]
     key = "parameters" if style == "llama" else "arguments"
@@ -130,12 +134,22 @@ def call_grammar(style: CallStyle, tools: Sequence[Mapping[str, Any]], *, forced
         start = "call" if forced else "call | TEXT"
         lines.append("TEXT: /[^{\\s](.|\\n)*/")
     else:
-        after = f"tagged: {_quoted(chr(10))} call {_quoted(chr(10) + CLOSE)}"
-        more = f"({_quoted(chr(10) + OPEN)} tagged)*" if several else ""
-        start = f"{_quoted(OPEN)} tagged {more}" if forced else f"TEXT | opened tagged {more}"
-        # The lexer does not go back: what ends with the tag is a token of its own, which ends at the first tag.
-        lines += [after, f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/", f"opened[lazy]: /(.|\\n)*{OPEN}/"]
+        tags = {tag: _tag(tag, tokenizer) for tag in (OPEN, CLOSE)}
+        more = f"({_quoted(chr(10))} {tags[OPEN]} tagged)*" if several else ""
+        start = f"{tags[OPEN]} tagged {more}" if forced else f"TEXT | opened tagged {more}"
+        lines += [f"tagged: {_quoted(chr(10))} call {_quoted(chr(10))} {tags[CLOSE]}"]
+        lines += [f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{OPEN}(.|\\n)*/"]
+        # The lexer does not go back: what ends with a spelled tag is a token of its own, which ends at the first tag.
+        lines += [f"opened: TEXT? {OPEN}" if tags[OPEN] == OPEN else f"opened[lazy]: /(.|\\n)*{OPEN}/"]
+        if any(tokenizer.token_to_id(tag) is not None and spelled != tag for tag, spelled in tags.items()):
+            lines.append('%llguidance {"no_forcing": true}')  # forced text would be the token again
     return Grammar.lark("\n".join([f"start: {start}", *lines]))
+
+
+def _tag(tag: str, tokenizer: Tokenizer) -> str:
+    """A tag in Lark: the token that it is, or its letters if it is none, or one that is left out of texts."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    return tag if any(token.content == tag and not token.special for token in added) else _quoted(tag)
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:

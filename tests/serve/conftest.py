@@ -186,12 +186,18 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
 def with_chat_template(bundle: Path, folder: Path) -> Path:
     """A copy of a bundle, with the chat template of these tests."""
     shutil.copytree(bundle, folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    entry = {"bytes": len(TEMPLATE), "sha256": hashlib.sha256(TEMPLATE.encode()).hexdigest()}
-    manifest["files"]["chat_template.jinja"] = entry
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    write_file(folder, "chat_template.jinja", TEMPLATE)
     return folder
+
+
+def write_file(bundle: Path, name: str, text: str) -> None:
+    """Replace a file of a bundle, or add it."""
+    (bundle / name).write_text(text)
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": len(text.encode()), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    if name == "tokenizer.json":
+        manifest["tokenizer"]["sha256"] = manifest["files"][name]["sha256"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.fixture(scope="session")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
 
 from mxspec.runtime.grammars.grammar import Grammar
-from mxspec.serve.texts.tools import CallReader, CallStyle, call_grammar, with_tools
-from tests.runtime.grammars.test_grammar import EOS, TOKENIZERS
+from mxspec.serve.texts.tools import CLOSE, OPEN, CallReader, CallStyle, call_grammar, with_tools
+from tests.runtime.grammars.test_grammar import EOS, TOKENIZERS, byte_level
 
-from .conftest import Server
+from .conftest import Server, Serving, write_file
 
 SCHEMA = {
     "type": "object",
@@ -45,6 +50,39 @@ def test_a_forced_call_is_one_whatever_the_model(server: Server, choice: Any) ->
     assert {*json.loads(call["function"]["arguments"])} == {"on"}
 
 
+@pytest.fixture(scope="module")
+def tagged(bundle: Path, serving: Serving, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of a model whose tokenizer has the tag that begins a call as one token."""
+    copy = tmp_path_factory.mktemp("tagged") / "tagged.bundle"
+    shutil.copytree(bundle, copy)
+    tokenizer = json.loads((copy / "tokenizer.json").read_text())
+    tokenizer["added_tokens"][2] |= {"content": OPEN, "special": False}
+    write_file(copy, "tokenizer.json", json.dumps(tokenizer))
+    manifest = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text(re.sub(r'("eos_token_ids": \[257), 258', r"\1", manifest))
+    with serving(copy) as server:
+        yield server
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_forced_call_whose_tag_is_a_token(tagged: Server, streamed: bool) -> None:
+    chat = {"messages": [{"role": "user", "content": "x"}], "tools": [tool("f")], "tool_choice": "required"}
+    answer = tagged.post("/v1/chat/completions", chat | {"stream": streamed, "max_tokens": 66})
+    assert answer.status == 200, answer.body
+    choices = [event["choices"][0] for event in answer.events[:-1]] if streamed else answer.json["choices"]
+    calls = [call for choice in choices for call in choice.get("delta", choice.get("message")).get("tool_calls", ())]
+    assert calls[0]["function"]["name"] == "f"
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_expression_that_spells_a_token_is_refused(tagged: Server, streamed: bool) -> None:
+    body = {"prompt": "x", "stream": streamed, "mxspec": {"regex": f"{OPEN}[a-z]+"}}
+    error = tagged.post("/v1/completions", body).json["error"]
+    assert (error["param"], f"spells {OPEN}" in error["message"]) == ("mxspec.regex", True)
+    body["mxspec"] = {"lark": f"start: {OPEN} /[a-z]/"}
+    assert tagged.post("/v1/completions", body).status == 200
+
+
 def test_a_forced_call_in_a_stream(server: Server) -> None:
     chat = {"messages": [{"role": "user", "content": "x"}], "tools": [tool("f")], "temperature": 0}
     answer = server.post("/v1/chat/completions", chat | {"tool_choice": "required", "stream": True, "max_tokens": 66})
@@ -54,10 +92,20 @@ def test_a_forced_call_in_a_stream(server: Server) -> None:
     assert not any(delta.get("content") for delta in deltas)
 
 
-def accepts(grammar: Grammar, text: str) -> bool:
+def with_tags(special: bool) -> Tokenizer:
+    """A tokenizer in which a tag is one token, as in those of Qwen 2.5 and 3, where it is none of the special ones."""
+    tokenizer = byte_level()
+    tokenizer.add_tokens([AddedToken(tag, special=special, normalized=False) for tag in (OPEN, CLOSE)])
+    return tokenizer
+
+
+TAGGED = {"no token": TOKENIZERS["byte-level"], "token": with_tags(False), "special token": with_tags(True)}
+
+
+def accepts(grammar: Grammar, text: str, tokenizer: Tokenizer = TAGGED["no token"]) -> bool:
     """Whether a text is a sentence of a grammar, by its bytes."""
-    tokenizer = TOKENIZERS["byte-level"]
     matcher = grammar.compile(tokenizer, [EOS], tokenizer.get_vocab_size())
+    tokenizer.encode_special_tokens = True  # those are no text
     for token in tokenizer.encode(text).ids:
         mask = matcher.mask(())
         if mask is not None and not mask.allows(token):
@@ -80,9 +128,11 @@ def accepts(grammar: Grammar, text: str) -> bool:
         (CALL.replace('"f"', '"h"'), False, True, False),
     ],
 )
-def test_the_grammar_of_calls(text: str, forced: bool, several: bool, good: bool) -> None:
-    functions = [tool("f", strict=True)["function"], {"name": "nothing"}]
-    assert accepts(call_grammar("hermes", functions, forced=forced, several=several), text) == good
+@pytest.mark.parametrize("tags", TAGGED)
+def test_the_grammar_of_calls(tags: str, text: str, forced: bool, several: bool, good: bool) -> None:
+    functions, tokenizer = [tool("f", strict=True)["function"], {"name": "nothing"}], TAGGED[tags]
+    grammar = call_grammar("hermes", functions, tokenizer, forced=forced, several=several)
+    assert accepts(grammar, text, tokenizer) == good
 
 
 @pytest.mark.parametrize(
@@ -95,7 +145,10 @@ def test_the_grammar_of_calls(text: str, forced: bool, several: bool, good: bool
     ],
 )
 def test_the_grammar_of_llamas_calls(text: str, forced: bool, good: bool) -> None:
-    assert accepts(call_grammar("llama", [tool("f")["function"]], forced=forced, several=True), text) == good
+    assert (
+        accepts(call_grammar("llama", [tool("f")["function"]], TAGGED["token"], forced=forced, several=True), text)
+        == good
+    )
 
 
 @pytest.mark.parametrize(
