@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,50 +25,27 @@ FILE = click.Path(path_type=Path)
 SEND_BYTES = 128 << 10
 NETWORK, WORK, LIMITS, ACCESS = "Network", "Work", "Limits", "Access and log"
 DEFAULTS = Limits()
+OPTIONS: Sequence[tuple[str, str, float, str]] = (
+    ("--queue", "queue", 0, "Number of texts that may wait for a model."),
+    ("--time-limit", "time_seconds", 0.1, "Most seconds that a request may take."),
+    ("--body-limit", "body_bytes", 0.001, "Most MiB of a request's body."),
+    ("--n-limit", "n", 1, "Most texts that a request may ask for of a prompt."),
+    ("--prompts-limit", "prompts", 1, "Most prompts of a request."),
+    ("--stall", "stall_seconds", 0.1, "Seconds after which a client that reads nothing is disconnected."),
+    ("--connections", "connections", 1, "Most connections open at the same time."),
+    ("--grace", "grace_seconds", 0.0, "Seconds that running requests have to finish after SIGTERM."),
+)
 Function = Callable[..., Any]
 
 
 def limit_options(command: Function) -> Function:
-    """The limits of a server, as the argument `limits`."""
-
-    def limit(name: str, least: float, default: float, about: str) -> Callable[[Function], Function]:
+    """An option for each field of Limits, under the field's name; the limit of bodies in MiB."""
+    for name, field, least, about in reversed(OPTIONS):
+        default = DEFAULTS.body_bytes / MIB if field == "body_bytes" else getattr(DEFAULTS, field)
         kind = click.IntRange(int(least)) if isinstance(default, int) else click.FloatRange(least)
-        return option(LIMITS, name, type=kind, default=default, help=f"{about}  [default: {default:g}]")
-
-    @limit("--queue", 0, DEFAULTS.queue, "Number of texts that may wait for a model.")
-    @limit("--time-limit", 0.1, DEFAULTS.time_seconds, "Most seconds that a request may take.")
-    @limit("--body-limit", 0.001, DEFAULTS.body_bytes / MIB, "Most MiB of a request's body.")
-    @limit("--n-limit", 1, DEFAULTS.n, "Most texts that a request may ask for of a prompt.")
-    @limit("--prompts-limit", 1, DEFAULTS.prompts, "Most prompts of a request.")
-    @limit("--stall", 0.1, DEFAULTS.stall_seconds, "Seconds after which a client that reads nothing is disconnected.")
-    @limit("--connections", 1, DEFAULTS.connections, "Most connections open at the same time.")
-    @limit("--grace", 0.0, DEFAULTS.grace_seconds, "Seconds that running requests have to finish after SIGTERM.")
-    @functools.wraps(command)
-    def with_limits(
-        *,
-        queue: int,
-        time_limit: float,
-        body_limit: float,
-        n_limit: int,
-        prompts_limit: int,
-        stall: float,
-        connections: int,
-        grace: float,
-        **others: Any,
-    ) -> Any:
-        limits = Limits(
-            queue=queue,
-            body_bytes=int(body_limit * MIB),
-            time_seconds=time_limit,
-            stall_seconds=stall,
-            n=n_limit,
-            prompts=prompts_limit,
-            connections=connections,
-            grace_seconds=grace,
-        )
-        return command(limits=limits, **others)
-
-    return with_limits
+        about = f"{about}  [default: {default:g}]"
+        command = option(LIMITS, name, field, type=kind, default=default, help=about)(command)
+    return command
 
 
 @click.command(cls=GroupedCommand)
@@ -173,12 +149,12 @@ def specserve(
     prompt_cache: Path | None,
     alias: tuple[str, ...],
     typed_control_tokens: TypedControlTokens,
-    limits: Limits,
     api_key_file: Path | None,
     allow_origin: tuple[str, ...],
     allow_host: tuple[str, ...],
     page: bool,
     access_log: bool,
+    **given: Any,
 ) -> int:
     """Serve BUNDLEs by OpenAI's API, and show them on a page.
 
@@ -197,6 +173,7 @@ def specserve(
     from mxspec.serve.http.keys import kept_salt, new_salt, read_keys
     from mxspec.serve.http.log import write_line
 
+    limits = Limits(**{**given, "body_bytes": int(given["body_bytes"] * MIB)})
     keys = [] if api_key_file is None else read_keys(api_key_file)
     access = Access(
         keys=keys,
@@ -216,15 +193,22 @@ def specserve(
         cache_memory=cache_memory,
         idle_seconds=60 * idle_minutes,
         prompt_cache=prompt_cache,
-        warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
+        warn=lambda line: say(f"warning: {line}"),
         aliases=aliases_of(alias, models),
         typed_control_tokens=typed_control_tokens,
     )
+    if not keys and not is_loopback(host):
+        service.warn(f"whoever reaches {host} may send requests; --api-key-file FILE asks for keys")
     with listen(host, port, limits) as listener:
         _serve(service, build_app(service, access), listener)
     if service.error is not None:
         raise service.error
     return 0
+
+
+def say(line: str) -> None:
+    """Write a line on standard error."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def listen(host: str, port: int, limits: Limits) -> socket.socket:
@@ -251,20 +235,19 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
     from mxspec.serve.http.half_closed import HalfClosable
 
     limits = service.limits
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     class Server(uvicorn.Server):
         """Drains before it closes; what is asked meanwhile is refused."""
 
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            print(f"listening on http://{shown}:{port}", file=sys.stderr, flush=True)
-
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             if service.error is None:
+                if service.flights:
+                    waits = f"{len(service.flights)} requests may finish within {limits.grace_seconds:g} s"
+                    say(f"draining: {waits}; Ctrl-C again ends at once")
                 finished, cut = await service.drain(limits.grace_seconds, lambda: self.force_exit)
-                print(f"shutting down: {finished} requests finished, {cut} cut off", file=sys.stderr, flush=True)
+                say(f"shutting down: {finished} requests finished, {cut} cut off")
             await super().shutdown(sockets)
 
     config = uvicorn.Config(
@@ -282,7 +265,15 @@ def _serve(service: Service, app: object, listener: socket.socket) -> None:
         timeout_graceful_shutdown=5,
     )
     server = Server(config)
-    service.on_failure = lambda: setattr(server, "should_exit", True)
+
+    def loaded() -> None:
+        if service.error is None:
+            say(f"ready: {url}")
+        else:
+            server.should_exit = True
+
+    service.on_loaded = loaded
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again when all is done
         signal.signal(number, lambda _number, _frame: None)
+    say(f"loading; listening on {url}")
     asyncio.run(server.serve(sockets=[listener]))

@@ -59,7 +59,7 @@ class Service:
     warn: Callable[[str], None] = lambda line: None
     aliases: Mapping[str, str] = field(default_factory=dict)  # further ids of models, with their own
     typed_control_tokens: TypedControlTokens = "control"
-    on_failure: Callable[[], None] = lambda: None  # called on the event loop
+    on_loaded: Callable[[], None] = lambda: None  # called on the event loop, also after a failure
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -76,14 +76,14 @@ class Service:
     # --- its life ---
 
     async def start(self) -> None:
-        """Load all models, unless they are loaded; calls `on_failure` if one cannot be loaded."""
+        """Load all models, unless they are loaded, and call `on_loaded`; `error` says why one cannot be loaded."""
         if self.state != "loading":
             return
         try:
             await asyncio.to_thread(self.load)
         except Exception as error:
             self.error, self.state = error, "failed"
-            self.on_failure()
+        self.on_loaded()
 
     def load(self) -> None:
         """Open the engines, one after the other; raises MxspecError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def test_a_bundle_that_cannot_be_loaded_ends_the_server(tmp_path: Path, bundle: 
     graph.write_bytes(bytes(graph.stat().st_size))
     done = subprocess.run([*COMMAND, str(copy), "--port", "0"], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (1, "")
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("listening")]
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("loading")]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("error: ")
     assert "broken.bundle" in lines[0]
@@ -171,3 +172,19 @@ def test_an_idle_server_gives_the_memory_of_its_caches_back(demo: Path, serving:
         assert again.json["choices"] == first.json["choices"]
         assert again.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         assert server.stop() == 0
+
+
+def test_it_says_when_it_is_ready_and_what_ctrl_c_waits_for(demo: Path, serving: Serving) -> None:
+    with serving(demo, "--host", "0.0.0.0") as server:
+        first, second, third = (server.wait_for(said) for said in ("warning: ", "loading", "ready: "))
+        assert "whoever reaches 0.0.0.0 may send requests" in first
+        assert second.rpartition("http")[2] == third.rpartition("http")[2]
+        thread, answers = begin(server, LONG | {"stream": True})
+        while server.metric("mxspec:num_requests_running") == 0:
+            pass
+        server.process.send_signal(signal.SIGINT)
+        assert "1 requests may finish within 30 s; Ctrl-C again ends at once" in server.wait_for("draining: ")
+        server.process.send_signal(signal.SIGINT)
+        thread.join()
+        assert answers[0].events[-1] != "[DONE]"
+        assert "0 requests finished, 1 cut off" in server.wait_for("cut off")

@@ -94,7 +94,7 @@ def specserve(bundle: Path, *options: object) -> Iterator[Specserve]:
         assert process.stderr is not None
         try:
             line = process.stderr.readline().strip()
-            if not line.startswith("listening on http://"):
+            if "listening on http://" not in line:
                 raise MxspecError(f"specserve: ended before it listened: {line or 'no output'}")
             address = Address.of_line(line)
             wait_ready(address, process, "specserve", process.stderr.read)
