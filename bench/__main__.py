@@ -38,6 +38,7 @@ MODULES = {  # each holds a command `main`
     "compare": "bench.compare.command",
     "shape": "bench.shapes.shape",
     "grow": "bench.shapes.grow_command",
+    "pair": "bench.pairs.train",
     "tables": "bench.documents.tables",
     "page-picture": "bench.documents.page_picture",
     "trace-picture": "bench.documents.trace_picture",

@@ -285,7 +285,7 @@ def t5_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo_bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The demo pair ("real"), and its target with a draft that knows nothing ("random")."""
     if not (DEMO / "target" / "model.safetensors").is_file():
-        pytest.skip("recipes/demo/target: not there; recipes/demo/train.py makes it")
+        pytest.skip("recipes/demo/target: not there; python -m bench pair makes it")
 
     def fill(folder: Path) -> None:
         with compiled_once(tmp_path_factory):

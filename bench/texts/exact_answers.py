@@ -8,7 +8,6 @@ those of whole answers, including the encoder.
 
 from __future__ import annotations
 
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.measurement import measurement
+from bench.pairs.skeletons import held_out_functions
 from bench.results import ExactResult, ExactRow
 from mxspec.evaluate.bench.harness import alternate, median, same_texts
 from mxspec.evaluate.bench.options import bundle_argument
@@ -26,7 +26,6 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.handle import Answer
 from mxspec.runtime.request import Request
 
-SCRIPT = Path(__file__).resolve().parents[2] / "recipes" / "seq2seq" / "train.py"
 PLAIN, BEAMS = "plain", "4 beams"
 WAYS: dict[str, dict[str, Any]] = {
     PLAIN: {"k": 0},
@@ -40,8 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def held_out() -> list[tuple[str, str]]:
     """Pairs of a function's first lines and its skeleton, which the pair was not trained on."""
-    script = runpy.run_path(str(SCRIPT))
-    return [(function.source, function.text) for function in script["held_out_functions"]()]
+    return [(function.source, function.text) for function in held_out_functions()]
 
 
 def writer(engine: Engine, way: str) -> Callable[[tuple[str, str], int], Answer]:

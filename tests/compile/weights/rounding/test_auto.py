@@ -150,7 +150,7 @@ def test_the_cost_is_the_divergence_from_transformers_on_that_text(pair: Path, t
 
 def test_the_better_format_is_named_where_rounding_costs_much(tmp_path: Path) -> None:
     if not (DEMO / "target" / "model.safetensors").is_file():
-        pytest.skip("recipes/demo/target: not there; recipes/demo/train.py makes it")
+        pytest.skip("recipes/demo/target: not there; python -m bench pair makes it")
     result = run(DEMO / "target", "-o", tmp_path / "a.bundle", "--rounding", "nearest")
     assert result.exit_code == 0, result.output
     said = " ".join(result.stderr.split())
