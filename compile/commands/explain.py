@@ -1,4 +1,4 @@
-"""speccompile explain: the plan of a compile, made from configurations."""
+"""speccompile list and explain: the shipped recipes, and the plan of a compile, made from configurations."""
 
 from __future__ import annotations
 
@@ -19,6 +19,33 @@ if TYPE_CHECKING:
     from mxspec.compile.planning.outline import Outline
 
 FROM_CONFIG = "graph, packing, bytes and memory by `speccompile explain`, from its configuration alone"
+
+
+@click.command("list", cls=Command)
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
+def list_recipes(*, json_output: bool) -> None:
+    """List the recipes that come with mxspec."""
+    recipes = shipped_recipes()
+    if json_output:
+        print_json({"recipes": {name: recipe.as_dict() for name, recipe in recipes.items()}})
+    else:
+        report_console().print(_table(recipes))
+
+
+def _table(recipes: dict[str, Recipe]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("target, draft", overflow="fold", width=36)  # with min_width rich cuts the next column
+    table.add_column("about")
+    for name, recipe in recipes.items():
+        table.add_row(name, f"{recipe.target.checkpoint}\n{_draft(recipe)}", recipe.about)
+    return table
+
+
+def _draft(recipe: Recipe) -> str:
+    if recipe.draft is None:
+        return "no draft"
+    return recipe.draft.checkpoint if recipe.draft.unpublished is None else "--draft FOLDER"
 
 
 @click.command(cls=Command)

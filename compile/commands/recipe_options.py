@@ -17,192 +17,145 @@ MODELS, FORMATS, BUDGET = "Models", "Formats", "Formats by a budget"
 ROUNDING, DRAFTING, LIMITS = "Rounding and calibration", "Drafting", "Limits and caches"
 
 _FORMATS, _ACTIVATIONS, _TIED = click.Choice(USER_NAMES), click.Choice(ACTIVATIONS), click.Choice(TIED)
-_FILE = click.Path(path_type=Path)
+_FILE, _COUNT = click.Path(path_type=Path), click.IntRange(min=1)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_TIED_HELP = "embedding and its head once or twice.  [default: once where nothing is lost]"
+_AGAIN = "May be given several times."
 
-def _place_of(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    return None if value is None else from_here(value)
-
-
-# The second name of an option is its key in a recipe: `target__format` is `format` in the table `target`.
-OPTIONS = (
-    option(
-        MODELS,
-        "--adapter",
-        "target__adapter",
-        metavar="ADAPTER",
-        callback=_place_of,
-        help="LoRA adapter for the target: a folder or a hub id.",
+# By group: the option, its key in a recipe (`draft.format` is `format` in the table `draft`), what it takes, its help.
+_Row = tuple[str, str, Any, str]
+_OPTIONS: dict[str, tuple[_Row, ...]] = {
+    MODELS: (
+        ("--adapter ADAPTER", "target.adapter", from_here, "LoRA adapter for the target: a folder or a hub id."),
+        ("--from-pickle", "from_pickle", bool, "Read weights that exist only as pickles; no code is run."),
     ),
-    option(
-        MODELS,
-        "--from-pickle",
-        is_flag=True,
-        default=None,
-        help="Read weights that exist only as pickles; no code is run.",
+    FORMATS: (
+        ("--target-format", "target.format", _FORMATS, "Format of the target's matrices.  [default: mxfp6_e3m2]"),
+        ("--draft-format", "draft.format", _FORMATS, "Format of the draft's matrices.  [default: fp16]"),
+        (
+            "--matrix-format PATTERN FORMAT",
+            "target.formats",
+            [(str, _FORMATS)],
+            "Format of the target's matrices whose names match PATTERN; of several patterns the first that matches "
+            f"counts. {_AGAIN}",
+        ),
+        (
+            "--keep-fp16 PATTERN",
+            "target.keep_fp16",
+            [str],
+            f"Keep the target's matrices whose names match PATTERN in fp16. {_AGAIN}",
+        ),
+        (
+            "--activations",
+            "target.activations",
+            _ACTIVATIONS,
+            "Type that the inputs of the target's products are rounded to.  [default: int16]",
+        ),
+        (
+            "--draft-activations",
+            "draft.activations",
+            _ACTIVATIONS,
+            "Type that the inputs of the draft's products are rounded to.  [default: int16]",
+        ),
+        ("--tied", "target.tied", _TIED, f"Store a matrix that is both the target's {_TIED_HELP}"),
+        ("--draft-tied", "draft.tied", _TIED, f"Store a matrix that is both the draft's {_TIED_HELP}"),
     ),
-    option(
-        FORMATS,
-        "--target-format",
-        "target__format",
-        type=_FORMATS,
-        help="Format of the target's matrices.  [default: mxfp6_e3m2]",
+    BUDGET: (
+        (
+            "--budget BITS",
+            "target.budget",
+            str,
+            "Choose the target's formats for this average size of a weight, such as 5.2bpw.",
+        ),
+        (
+            "--max-ratio",
+            "target.max_ratio",
+            click.FloatRange(min=1, min_open=True),
+            "Choose the target's formats so that its perplexity is at most this many times that of fp16.",
+        ),
+        (
+            "--allow",
+            "target.allowed_formats",
+            [_FORMATS],
+            f"Format that --budget or --max-ratio may choose. {_AGAIN}  [default: all MX formats]",
+        ),
     ),
-    option(
-        FORMATS,
-        "--draft-format",
-        "draft__format",
-        type=_FORMATS,
-        help="Format of the draft's matrices.  [default: fp16]",
+    ROUNDING: (
+        (
+            "--rounding",
+            "rounding",
+            click.Choice(ROUNDINGS),
+            "How weights are rounded to an MX format.  [default: auto]",
+        ),
+        (
+            "--rounding-minutes MINUTES",
+            "rounding_minutes",
+            click.FloatRange(min=0),
+            "Minutes on two cores for --rounding auto: they bound its tokens, on any machine.  [default: 20]",
+        ),
+        (
+            "--calibrate TEXT",
+            "calibrate",
+            _FILE,
+            "Text that calibrates gptq and budgets.  [default: for gptq, the model writes one]",
+        ),
+        (
+            "--calibration-tokens",
+            "calibration_tokens",
+            _COUNT,
+            "Tokens to calibrate on; --rounding auto may take fewer.  [default: 24576]",
+        ),
+        ("--seed", "seed", click.IntRange(min=0), "Seed of the text to calibrate on.  [default: 0]"),
     ),
-    option(
-        FORMATS,
-        "--matrix-format",
-        "target__formats",
-        type=(str, _FORMATS),
-        multiple=True,
-        metavar="PATTERN FORMAT",
-        help="Format of the target's matrices whose names match PATTERN; of several patterns the first that matches "
-        "counts. May be given several times.",
+    DRAFTING: (
+        (
+            "--draft-vocabulary N",
+            "draft.vocabulary",
+            _COUNT,
+            "Number of tokens that the draft may propose: its head keeps only their rows.  [default: all]",
+        ),
+        (
+            "--draft-text TEXT",
+            "draft.text",
+            _FILE,
+            "Text whose most frequent tokens --draft-vocabulary keeps, and by which --draft-tokens is chosen.  "
+            "[default: for the vocabulary, the target writes one]",
+        ),
+        (
+            "--draft-tokens",
+            "draft.tokens",
+            click.Choice(DRAFT_TOKENS),
+            "What a draft with another tokenizer proposes: shared tokens (tli), or its text.  [default: by the share "
+            "of its tokens that the target has]",
+        ),
+        ("--ngram TEXT", "ngram", _FILE, "Text for the tables of the drafter ngram."),
+        ("--suffix TEXT", "suffix", _FILE, "Text for the index of the drafter suffix."),
+        ("--k-max", "k_max", _COUNT, "Most tokens that are drafted in a round.  [default: 8]"),
     ),
-    option(
-        FORMATS,
-        "--keep-fp16",
-        "target__keep_fp16",
-        multiple=True,
-        metavar="PATTERN",
-        help="Keep the target's matrices whose names match PATTERN in fp16. May be given several times.",
+    LIMITS: (
+        (
+            "--context-length",
+            "context_length",
+            _COUNT,
+            "Most tokens of a prompt and its answer.  [default: the target's]",
+        ),
+        ("--caches", "caches", click.Choice(CACHE_KINDS), "Type of the key-value caches.  [default: float16]"),
     ),
-    option(
-        FORMATS,
-        "--activations",
-        "target__activations",
-        type=_ACTIVATIONS,
-        help="Type that the inputs of the target's products are rounded to.  [default: int16]",
-    ),
-    option(
-        FORMATS,
-        "--draft-activations",
-        "draft__activations",
-        type=_ACTIVATIONS,
-        help="Type that the inputs of the draft's products are rounded to.  [default: int16]",
-    ),
-    option(
-        FORMATS,
-        "--tied",
-        "target__tied",
-        type=_TIED,
-        help="Store a matrix that is both the target's embedding and its head once or twice.  [default: once where "
-        "nothing is lost]",
-    ),
-    option(
-        FORMATS,
-        "--draft-tied",
-        "draft__tied",
-        type=_TIED,
-        help="Store a matrix that is both the draft's embedding and its head once or twice.  [default: once where "
-        "nothing is lost]",
-    ),
-    option(
-        BUDGET,
-        "--budget",
-        "target__budget",
-        metavar="BITS",
-        help="Choose the target's formats for this average size of a weight, such as 5.2bpw.",
-    ),
-    option(
-        BUDGET,
-        "--max-ratio",
-        "target__max_ratio",
-        type=click.FloatRange(min=1, min_open=True),
-        help="Choose the target's formats so that its perplexity is at most this many times that of fp16.",
-    ),
-    option(
-        BUDGET,
-        "--allow",
-        "target__allowed_formats",
-        type=_FORMATS,
-        multiple=True,
-        help="Format that --budget or --max-ratio may choose. May be given several times.  [default: all MX formats]",
-    ),
-    option(
-        ROUNDING,
-        "--rounding",
-        type=click.Choice(ROUNDINGS),
-        help="How weights are rounded to an MX format.  [default: auto]",
-    ),
-    option(
-        ROUNDING,
-        "--rounding-minutes",
-        type=click.FloatRange(min=0),
-        metavar="MINUTES",
-        help="Minutes on two cores for --rounding auto: they bound its tokens, on any machine.  [default: 20]",
-    ),
-    option(
-        ROUNDING,
-        "--calibrate",
-        type=_FILE,
-        metavar="TEXT",
-        help="Text that calibrates gptq and budgets.  [default: for gptq, the model writes one]",
-    ),
-    option(
-        ROUNDING,
-        "--calibration-tokens",
-        type=click.IntRange(min=1),
-        help="Tokens to calibrate on; --rounding auto may take fewer.  [default: 24576]",
-    ),
-    option(ROUNDING, "--seed", type=click.IntRange(min=0), help="Seed of the text to calibrate on.  [default: 0]"),
-    option(
-        DRAFTING,
-        "--draft-vocabulary",
-        "draft__vocabulary",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of tokens that the draft may propose: its head keeps only their rows.  [default: all]",
-    ),
-    option(
-        DRAFTING,
-        "--draft-text",
-        "draft__text",
-        type=_FILE,
-        metavar="TEXT",
-        help="Text whose most frequent tokens --draft-vocabulary keeps, and by which --draft-tokens is chosen.  "
-        "[default: for the vocabulary, the target writes one]",
-    ),
-    option(
-        DRAFTING,
-        "--draft-tokens",
-        "draft__tokens",
-        type=click.Choice(DRAFT_TOKENS),
-        help="What a draft with another tokenizer proposes: shared tokens (tli), or its text.  [default: by the share "
-        "of its tokens that the target has]",
-    ),
-    option(DRAFTING, "--ngram", type=_FILE, metavar="TEXT", help="Text for the tables of the drafter ngram."),
-    option(DRAFTING, "--suffix", type=_FILE, metavar="TEXT", help="Text for the index of the drafter suffix."),
-    option(
-        DRAFTING,
-        "--k-max",
-        type=click.IntRange(min=1),
-        help="Most tokens that are drafted in a round.  [default: 8]",
-    ),
-    option(
-        LIMITS,
-        "--context-length",
-        type=click.IntRange(min=1),
-        help="Most tokens of a prompt and its answer.  [default: the target's]",
-    ),
-    option(
-        LIMITS, "--caches", type=click.Choice(CACHE_KINDS), help="Type of the key-value caches.  [default: float16]"
-    ),
-)
+}
 
 
 def recipe_options(function: Function) -> Function:
     """Add all these options to a command, in their order."""
-    for add in reversed(OPTIONS):
-        function = add(function)
+    rows = [(group, *row) for group, rows in _OPTIONS.items() for row in rows]
+    for group, written, key, kind, said in reversed(rows):
+        flag, _, metavar = written.partition(" ")
+        takes = {"is_flag": True, "default": None} if kind is bool else {"type": kind}
+        if isinstance(kind, list):
+            takes = {"type": kind[0], "multiple": True}
+        name = key.replace(".", "__")
+        function = option(group, flag, name, metavar=metavar or None, help=said, **takes)(function)
     return function
 
 

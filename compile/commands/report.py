@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,53 +90,60 @@ def checkpoint_bytes(entry: ModelEntry) -> int:
 
 def print_report(path: Path, manifest: Manifest, console: Console) -> None:
     """Print a table for each model, then lines about the whole bundle."""
+
+    def say(lines: Iterable[str]) -> None:
+        for line in lines:
+            console.print(line, highlight=False, soft_wrap=True)
+
     for name, entry in manifest.models.items():
         console.print(_model_table(name, entry))
-        console.print(_packed_line(entry), highlight=False, soft_wrap=True)
-        if own := sum(tensor.own_codes for tensor in entry.tensors):
-            console.print(f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit", highlight=False)
-        if origins := sorted({origin for tensor in entry.tensors for origin in tensor.origins}):
-            console.print(
-                f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}", highlight=False
-            )
-        _print_caches(entry, console)
-        for tensor in entry.tensors:
-            if tensor.looked_up:
-                console.print(
-                    f"  {tensor.name} is the embedding, too: tokens are looked up in its tiles", highlight=False
-                )
-        if entry.vocabulary is not None:
-            console.print(_vocabulary_line(entry.vocabulary, entry.vocab_size), highlight=False, soft_wrap=True)
-        if entry.states is not None:
-            console.print(_states_line(entry.states, manifest.models["target"].layers), highlight=False, soft_wrap=True)
-        if entry.rounding is not None:
-            _print_rounding(entry.rounding, console)
+        say(_model_lines(entry, manifest.models["target"].layers))
         if entry.budget is not None:
             console.print(budget_table(entry.budget))
-            console.print(budget_line(entry.budget), highlight=False, soft_wrap=True)
-        if entry.referee is not None:
-            console.print(_referee_line(entry.referee), highlight=False, soft_wrap=True)
-        if entry.cost is not None:
-            _print_cost(entry.cost, console)
-        if entry.borrowed:
-            tables = ", ".join(entry.borrowed)
-            console.print(f"  read in the {LENDER}'s file, the same there: {tables}", highlight=False, soft_wrap=True)
-        for note in entry.notes:
-            console.print(f"  {note}", highlight=False, soft_wrap=True)
-        if entry.ignored:
-            shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
-            console.print(f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}")
+            say([budget_line(entry.budget)])
+        say(_checked_lines(entry))
     for drafter, guesses in manifest.guesses.items():
         size = _megabytes(manifest.files[guesses.file].bytes)
-        console.print(f"{drafter}: {guesses.tokens:,} tokens of the text {guesses.text_sha256[:12]}, {size} MB")
-    for line in _generation_lines(manifest.generation):
-        console.print(line, highlight=False, soft_wrap=True)
+        say([f"{drafter}: {guesses.tokens:,} tokens of the text {guesses.text_sha256[:12]}, {size} MB"])
+    say(_generation_lines(manifest.generation))
     total = sum(file.bytes for file in manifest.files.values())
     made_by = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
-    console.print(
-        f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"
-    )
-    console.print(f"  made by {made_by}", highlight=False, soft_wrap=True)
+    say([f"{path}: {_megabytes(total)} MB, K up to {manifest.k_max}, {manifest.tokenizer.vocab_size} token ids"])
+    say([f"  made by {made_by}"])
+
+
+def _model_lines(entry: ModelEntry, layers: int) -> Iterator[str]:
+    """How a model is stored; its target has so many layers."""
+    yield _packed_line(entry)
+    if own := sum(tensor.own_codes for tensor in entry.tensors):
+        yield f"  {own} matrices hold the checkpoint's own codes and scales, bit for bit"
+    if origins := sorted({origin for tensor in entry.tensors for origin in tensor.origins}):
+        yield f"  rounded a second time: the checkpoint's matrices are {', '.join(origins)}"
+    yield from _cache_lines(entry)
+    for tensor in entry.tensors:
+        if tensor.looked_up:
+            yield f"  {tensor.name} is the embedding, too: tokens are looked up in its tiles"
+    if entry.vocabulary is not None:
+        yield _vocabulary_line(entry.vocabulary, entry.vocab_size)
+    if entry.states is not None:
+        yield _states_line(entry.states, layers)
+    if entry.rounding is not None:
+        yield from _rounding_lines(entry.rounding)
+
+
+def _checked_lines(entry: ModelEntry) -> Iterator[str]:
+    """What was measured of a model, and what its checkpoint has beside it."""
+    if entry.referee is not None:
+        yield _referee_line(entry.referee)
+    if entry.cost is not None:
+        yield from _cost_lines(entry.cost)
+    if entry.borrowed:
+        yield f"  read in the {LENDER}'s file, the same there: {', '.join(entry.borrowed)}"
+    for note in entry.notes:
+        yield f"  {note}"
+    if entry.ignored:
+        shown = ", ".join(entry.ignored[:3]) + (" …" if len(entry.ignored) > 3 else "")
+        yield f"  {len(entry.ignored)} tensors of the checkpoint are not used: {shown}"
 
 
 def _generation_lines(rules: GenerationRules) -> list[str]:
@@ -190,60 +197,47 @@ def _vocabulary_line(vocabulary: VocabularyEntry, rows: int) -> str:
     return ", ".join(said)
 
 
-def _print_cost(cost: CostEntry, console: Console) -> None:
+def _cost_lines(cost: CostEntry) -> Iterator[str]:
     share = math.expm1(cost.divergence)
-    console.print(
+    yield (
         f"  costs about {share:.1%} of perplexity, measured on {cost.tokens:,} tokens that it wrote "
-        f"(KL {cost.divergence:.4f} nats)",
-        highlight=False,
-        soft_wrap=True,
+        f"(KL {cost.divergence:.4f} nats)"
     )
     if cost.e2m3_error is not None and share > NOTICEABLE and cost.e2m3_error < 1:
-        console.print(
+        yield (
             f"  --target-format mxfp6_e2m3 takes the same bytes, with {cost.e2m3_error:.2f} times the squared rounding "
-            "error for these weights",
-            highlight=False,
-            soft_wrap=True,
+            "error for these weights"
         )
 
 
-def _print_rounding(rounding: RoundingEntry, console: Console) -> None:
+def _rounding_lines(rounding: RoundingEntry) -> Iterator[str]:
     if rounding.method == "scale":
-        console.print("  rounded with the best of three scales a block")
+        yield "  rounded with the best of three scales a block"
         return
     text = "that the model wrote" if rounding.text_sha256 is None else f"of the text {rounding.text_sha256[:12]}"
-    console.print(
-        f"  rounded by gptq on {rounding.tokens:,} tokens {text}, seed {rounding.seed}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    yield f"  rounded by gptq on {rounding.tokens:,} tokens {text}, seed {rounding.seed}"
     for name, reason in rounding.nearest.items():
-        console.print(f"  {name} was rounded to nearest: {reason}", highlight=False, soft_wrap=True)
+        yield f"  {name} was rounded to nearest: {reason}"
     if rounding.few:
-        console.print(
+        yield (
             f"  {sum(rounding.few.values()):,} matrices of experts that few tokens chose were rounded by other tokens "
-            "of their layers as well",
-            highlight=False,
-            soft_wrap=True,
+            "of their layers as well"
         )
 
 
-def _print_caches(entry: ModelEntry, console: Console) -> None:
+def _cache_lines(entry: ModelEntry) -> Iterator[str]:
     """What a token takes, and what windows save of a text as long as the context."""
     of_token = entry.cache_bytes(1)
     in_half = cache_bytes("float16", entry.kv_heads, entry.head_size, entry.layers)
     beside = "" if entry.caches == "float16" else f"; {in_half:,} in float16"
-    console.print(f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}", highlight=False)
-    if not entry.windows:
-        return
-    context, sizes = entry.context_length, " and ".join(f"{size:,}" for size in sorted(set(entry.windows) - {0}))
-    kept, whole = entry.cache_bytes(context), of_token * context
-    console.print(
-        f"  {sum(map(bool, entry.windows))} of {entry.layers} layers have windows of {sizes}: "
-        f"{kept:,} bytes for {context:,} tokens, {kept / whole:.1%} of what they take without windows",
-        highlight=False,
-        soft_wrap=True,
-    )
+    yield f"  caches in {entry.caches}: {of_token:,} bytes a token{beside}"
+    if entry.windows:
+        context, sizes = entry.context_length, " and ".join(f"{size:,}" for size in sorted(set(entry.windows) - {0}))
+        kept, whole = entry.cache_bytes(context), of_token * context
+        yield (
+            f"  {sum(map(bool, entry.windows))} of {entry.layers} layers have windows of {sizes}: "
+            f"{kept:,} bytes for {context:,} tokens, {kept / whole:.1%} of what they take without windows"
+        )
 
 
 def _model_table(name: str, entry: ModelEntry) -> Table:
@@ -307,27 +301,18 @@ def as_json(path: Path, manifest: Manifest) -> dict[str, Any]:
     }
 
 
+# Fields of a model that the report has as they are in the manifest.
+_AS_STORED = {
+    "architecture", "format", "activations", "context_length", "caches", "windows", "specializations", "borrowed",
+    "ignored", "notes", "rounding", "budget", "vocabulary", "states", "cost", "referee",
+}  # fmt: skip
+
+
 def _model_json(entry: ModelEntry) -> dict[str, Any]:
-    return {
-        "architecture": entry.architecture,
-        "format": entry.format,
-        "activations": entry.activations,
-        "context_length": entry.context_length,
-        "caches": entry.caches,
-        "windows": list(entry.windows),
+    return entry.model_dump(mode="json", include=_AS_STORED) | {
         "cache_bytes": entry.cache_bytes(entry.context_length),
-        "specializations": list(entry.specializations),
         "checkpoint_bytes": checkpoint_bytes(entry),
         "weight_bytes": sum(tensor.bytes for tensor in entry.tensors),
-        "borrowed": list(entry.borrowed),
-        "ignored": list(entry.ignored),
-        "notes": list(entry.notes),
-        "rounding": None if entry.rounding is None else entry.rounding.model_dump(mode="json"),
-        "budget": None if entry.budget is None else entry.budget.model_dump(mode="json"),
-        "vocabulary": None if entry.vocabulary is None else entry.vocabulary.model_dump(mode="json"),
-        "states": None if entry.states is None else entry.states.model_dump(mode="json"),
-        "cost": None if entry.cost is None else entry.cost.model_dump(mode="json"),
-        "referee": None if entry.referee is None else entry.referee.model_dump(mode="json"),
         "groups": [
             {
                 "name": group.name,

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from mxspec.compile.commands.emit import check_place, emit, place_of, write
-from mxspec.compile.commands.explain import explain
+from mxspec.compile.commands.explain import explain, list_recipes
 from mxspec.compile.commands.inspect import inspect
-from mxspec.compile.commands.list_recipes import list_recipes
 from mxspec.compile.commands.recipe_options import MODELS, recipe_changes, recipe_options
 from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt

@@ -141,7 +141,7 @@ class CallInputs(TracedCall, PassThroughCache):
     ) -> tuple[Tensor, None]:
         """Emit one attention.
 
-        `s_aux` is transformers' name for sinks; ALiBi's `slopes` and a `position_bias` by distance (distances.py) come
+        `s_aux` is transformers' name for sinks; ALiBi's `slopes` and a `position_bias` by distance (modules.py) come
         from a family's patch. If the keys are a source's, this is a cross-attention.
         """
         layer = int(module.layer_idx)  # type: ignore[arg-type]

@@ -17,8 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from mxspec.compile.trace.attention import CallInputs
-from mxspec.compile.trace.distances import adapt_t5
-from mxspec.compile.trace.modules import ComputedPositions, LayerNorm, LearnedPositions, RmsNorm, TanhGelu
+from mxspec.compile.trace.modules import ComputedPositions, LayerNorm, LearnedPositions, RmsNorm, TanhGelu, adapt_t5
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 
 _EAGER = {"codegen", "falcon", "gpt_neo", "gptj"}  # types whose classes refuse other attention than their own

@@ -26,7 +26,6 @@ from mxspec.compile.planning.context import choose_contexts
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import TokenIds, usable_ids
 from mxspec.compile.progress import Stages
-from mxspec.compile.train.acceptance import Acceptance
 from mxspec.compile.train.examples import Examples, is_held_out, read_examples
 from mxspec.compile.train.head_file import (
     CONFIG,
@@ -37,7 +36,7 @@ from mxspec.compile.train.head_file import (
     published_head,
     write_files,
 )
-from mxspec.compile.train.lesson import SHORTEST
+from mxspec.compile.train.lesson import SHORTEST, Acceptance
 from mxspec.compile.train.texts import LENGTH, Source, TrainingWriter, answered, file_texts, invented, read_prompts
 from mxspec.compile.train.training import Report, Training
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent

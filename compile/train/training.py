@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mxspec.compile.train.acceptance import Acceptance
 from mxspec.compile.train.examples import Examples
 from mxspec.compile.train.head_file import Start
-from mxspec.compile.train.lesson import Lesson
+from mxspec.compile.train.lesson import Acceptance, Lesson
 from mxspec.runtime.memory import trim
 
 BATCH = 2  # texts of a step: after as many texts, more steps taught more than larger ones

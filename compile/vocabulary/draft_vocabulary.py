@@ -20,8 +20,7 @@ from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import check_pair
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
-from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenReading, writing_arrays
-from mxspec.compile.vocabulary.token_bytes import TokenBytes
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenBytes, TokenReading, writing_arrays
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.speed import FEWEST_TOKENS, affordable_tokens, minutes_of
 from mxspec.formats.errors import PairError, RecipeError

@@ -23,7 +23,7 @@ from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.outline import outline_models
 from mxspec.compile.planning.pair import check_kinds
 from mxspec.compile.planning.plan import plan_model
-from mxspec.compile.trace.distances import distance_bias
+from mxspec.compile.trace.modules import distance_bias
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed, CheckpointError, PairError
 from mxspec.formats.manifest import ModelEntry

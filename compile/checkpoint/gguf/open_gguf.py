@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.container import Container, read_container
 from mxspec.compile.checkpoint.gguf.dense_families import GEMMA2, GEMMA3, GRANITE, LLAMA, PHI3, QWEN2, QWEN3, SMOLLM3
-from mxspec.compile.checkpoint.gguf.experts import LayerParts, as_source, join_parts
 from mxspec.compile.checkpoint.gguf.family import EXPERTS, FACTORS, ONE_ROW, Facts, GgufFamily, GgufKeys, Settings
 from mxspec.compile.checkpoint.gguf.mixtures import GPT_OSS, GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
-from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor
+from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor, LayerParts, as_source, join_parts
 from mxspec.compile.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, make_tokenizer_json
 from mxspec.compile.checkpoint.settings.config import CONFIG
 from mxspec.compile.checkpoint.settings.generation_config import GENERATION_CONFIG

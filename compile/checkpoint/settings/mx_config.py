@@ -19,29 +19,30 @@ from mxspec.formats.errors import UnsupportedModelError, did_you_mean
 
 Allowed = Mapping[str, tuple[object, ...]]  # the values that a key may have, None where it may be absent; () for any
 
+
+def _any(keys: str) -> Allowed:
+    """Keys that may have any value."""
+    return dict.fromkeys(keys.split(), ())
+
+
 # compressed-tensors' keys: src/compressed_tensors/quantization/quant_config.py, quant_scheme.py and quant_args.py of
 # vllm-project/compressed-tensors; compressors/model_compressors/model_compressor.py adds version and the next two.
 _FORMAT = "mxfp4-pack-quantized"  # config/base.py; weight_packed and weight_scale: compressors/mxfp4/base.py
 _COMPRESSED: Allowed = {
-    "quant_method": (),
+    **_any("quant_method config_groups ignore global_compression_ratio version"),
     "format": (_FORMAT,),
     "quantization_status": ("compressed",),
     "kv_cache_scheme": (None,),
     "sparsity_config": (None, {}),
     "transform_config": (None, {}),
-    "config_groups": (),
-    "ignore": (),
-    "global_compression_ratio": (),
-    "version": (),
 }
 _GROUP: Allowed = {
-    "targets": (),
-    "weights": (),
-    "input_activations": (),
+    **_any("targets weights input_activations"),
     "output_activations": (None,),
     "format": (None, _FORMAT),
 }
 _GROUP_WEIGHTS: Allowed = {
+    **_any("zp_dtype observer observer_kwargs"),
     "num_bits": (4,),
     "type": ("float",),
     "symmetric": (True,),
@@ -51,46 +52,37 @@ _GROUP_WEIGHTS: Allowed = {
     "block_structure": (None,),
     "actorder": (None, "weight", "static"),  # "group" permutes the columns
     "scale_dtype": (None, "torch.uint8"),
-    "zp_dtype": (),
-    "observer": (),
-    "observer_kwargs": (),
 }
 
 # gpt-oss's keys: Mxfp4Config in transformers' utils/quantization_config.py.
-_BLOCKS: Allowed = {"quant_method": (), "modules_to_not_convert": (), "dequantize": ()}
+_BLOCKS = _any("quant_method modules_to_not_convert dequantize")
 
 # Quark's keys: to_dict of QConfig, QLayerConfig and QTensorConfig in quark/torch/quantization/config/config.py, and
 # "export" from quark/torch/export/api.py (JsonExporterConfig), of amd-quark 0.9 to 0.13.
 _QUARK: Allowed = {
-    "quant_method": (),
-    "version": (),
-    "global_quant_config": (),
-    "layer_type_quant_config": (),
-    "layer_quant_config": (),
-    "exclude": (),
-    "algo_config": (),
+    **_any(
+        "quant_method version global_quant_config layer_type_quant_config layer_quant_config exclude "
+        "algo_config kv_cache_post_rope quant_mode export"
+    ),
     "softmax_quant_spec": (None,),
     "kv_cache_quant_config": (None, {}),
-    "kv_cache_post_rope": (),
-    "quant_mode": (),
-    "export": (),
 }
 _EXPORT: Allowed = {
+    **_any("kv_cache_group min_kv_scale weight_merge_groups"),
     "weight_format": ("real_quantized",),
     "pack_method": ("reorder", "order"),  # of integers; FP4 and FP6 have one order (quark/torch/utils/pack.py)
-    "kv_cache_group": (),
-    "min_kv_scale": (),
-    "weight_merge_groups": (),
 }
 _LAYER: Allowed = {
-    "weight": (),
-    "input_tensors": (),
+    **_any("weight input_tensors target_device"),
     "output_tensors": (None,),
     "bias": (None,),
-    "target_device": (),
 }
 _QUARK_FORMATS = {"fp4": "mxfp4_e2m1", "fp6_e3m2": "mxfp6_e3m2", "fp6_e2m3": "mxfp6_e2m3"}
 _TENSOR: Allowed = {
+    **_any(
+        "round_method scale_type scale_calculation_mode zero_point_type observer_cls enable_buffer_reuse "
+        "max_input_numel"
+    ),
     "dtype": tuple(_QUARK_FORMATS),
     "is_dynamic": (False,),
     "qscheme": ("per_group",),
@@ -101,13 +93,6 @@ _TENSOR: Allowed = {
     "scale_format": ("e8m0",),  # to_e8m0_uint8 in quark/torch/utils/numerics.py: log2 + 127 in a uint8
     "mx_element_dtype": (None,),
     "is_scale_quant": (None, False),
-    "round_method": (),
-    "scale_type": (),
-    "scale_calculation_mode": (),
-    "zero_point_type": (),
-    "observer_cls": (),
-    "enable_buffer_reuse": (),
-    "max_input_numel": (),
 }
 # Methods that change weights before rounding; "rotation", "quarot" and "svdquant" would also add operations.
 _ALGORITHMS = ("awq", "gptq", "gptaq", "qronos", "autoround", "smooth", "autosmoothquant")

@@ -22,37 +22,30 @@ class DerivedTensor:
 
     @property
     def name(self) -> str:
-        """Name of the base in the checkpoint."""
         return self.base.name
 
     @property
     def shard(self) -> str:
-        """File that holds the base."""
         return self.base.shard
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of what is read."""
         return self.base.shape
 
     @property
     def bytes(self) -> int:
-        """Size in the checkpoint."""
         return self.base.bytes
 
     @property
     def dtype(self) -> str:
-        """The type of what is read."""
         return self.base.dtype
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when a file does, or the way of computing it."""
         return self.base.identity
 
     @property
     def origins(self) -> frozenset[str]:
-        """The block types of a GGUF file to which the base was rounded."""
         return self.base.origins
 
     def read_rows(self, begin: int, end: int) -> NDArray[Any]:
@@ -87,17 +80,14 @@ class MergedTensor(DerivedTensor):
 
     @property
     def dtype(self) -> str:
-        """What is read."""
         return "float32"
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when one of the files or the scale does."""
         files = (self.base, self.update.a, self.update.b)
         return *(number for file in files for number in file.identity), *self.update.scale.as_integer_ratio()
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
-        """Rows [begin, end) of the stored matrix."""
         if self.transposed:
             added = _read(self.update.a, 0, None)[:, begin:end].T @ _read(self.update.b, 0, None).T
         else:
@@ -105,7 +95,6 @@ class MergedTensor(DerivedTensor):
         return self._add(self.base.read_rows(begin, end), added)
 
     def read_columns(self, begin: int, end: int) -> NDArray[np.float32]:
-        """Columns [begin, end), all rows, for weights stored [k, n]."""
         assert self.transposed
         added = _read(self.update.a, 0, None).T @ _read(self.update.b, begin, end).T
         return self._add(self.base.read_columns(begin, end), added)
@@ -130,17 +119,14 @@ class SelectedRows(DerivedTensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the selected rows."""
         return len(self.rows), *self.base.shape[1:]
 
     @property
     def bytes(self) -> int:
-        """Size of the selected rows in the checkpoint."""
         return self.base.bytes // self.base.shape[0] * len(self.rows)
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when the file or the selection does."""
         return *self.base.identity, len(self.rows), zlib.crc32(self.rows.tobytes())
 
     def read_rows(self, begin: int, end: int) -> NDArray[Any]:

@@ -25,11 +25,9 @@ class JoinedRows(DerivedTensor):
     __slots__ = ()
 
     def read_rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Rows [begin, end), in the parts' own type."""
         return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
 
     def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
-        """Rows [begin, end) as uint8[rows, bytes of a row]."""
         return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
 
     @abstractmethod
@@ -45,37 +43,30 @@ class StackedTensor(JoinedRows):
 
     @property
     def name(self) -> str:
-        """The names of the first and the last part."""
         return f"{self.parts[0].name} … {self.parts[-1].name}"
 
     @property
     def shard(self) -> str:
-        """The file that holds the first part."""
         return self.parts[0].shard
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """All rows, and k."""
         return self._ends[-1], *self.parts[0].shape[1:]
 
     @property
     def bytes(self) -> int:
-        """Size of all parts in the checkpoint."""
         return sum(part.bytes for part in self.parts)
 
     @property
     def dtype(self) -> str:
-        """The type of what is read."""
         return self.parts[0].dtype
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when a file of a part does."""
         return tuple(number for identity in sorted({part.identity for part in self.parts}) for number in identity)
 
     @property
     def origins(self) -> frozenset[str]:
-        """Those of all parts."""
         return frozenset[str]().union(*(part.origins for part in self.parts))
 
     @cached_property
@@ -102,12 +93,10 @@ class TransposedExperts(DerivedTensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """All rows, and k."""
         experts, k, rows = self.base.shape
         return experts * rows, k
 
     def read_rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Rows [begin, end) of the tall matrix."""
         rows = self.base.shape[2]
         pieces = []
         for expert in range(begin // rows, -(-end // rows)):
@@ -133,24 +122,20 @@ class AlternatingTensor(JoinedRows):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Twice as long as each along one axis."""
         sides = list(self.base.shape)
         sides[self.along] *= 2
         return tuple(sides)
 
     @property
     def bytes(self) -> int:
-        """Size of both in the checkpoint."""
         return self.base.bytes + self.other.bytes
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when a file of either does."""
         return *self.base.identity, *self.other.identity
 
     @property
     def origins(self) -> frozenset[str]:
-        """Those of both."""
         return self.base.origins | self.other.origins
 
     def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:

@@ -97,23 +97,19 @@ class MxTensor(DerivedTensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """n and k."""
         n, row_bytes = self.base.shape
         return n, row_bytes * 8 // weight_format(self.format).bits
 
     @property
     def bytes(self) -> int:
-        """Size of codes and scales in the checkpoint."""
         return self.base.bytes + self.scales.bytes
 
     @property
     def dtype(self) -> str:
-        """The type of the values from `read_rows`."""
         return "float32"
 
     @property
     def origins(self) -> frozenset[str]:
-        """None: its codes are the checkpoint's own."""
         return frozenset()
 
     @property
@@ -125,7 +121,6 @@ class MxTensor(DerivedTensor):
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when one of its shards does."""
         return *self.base.identity, *self.scales.identity
 
     def read_codes(self, begin: int, end: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
@@ -140,7 +135,6 @@ class MxTensor(DerivedTensor):
         return codes, scales
 
     def read_rows(self, begin: int, end: int) -> NDArray[np.float32]:
-        """The exact values of rows [begin, end)."""
         return dequantize(*self.read_codes(begin, end), self.element)
 
     def read_columns(self, begin: int, end: int) -> NoReturn:

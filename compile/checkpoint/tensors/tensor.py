@@ -78,22 +78,18 @@ class FileTensor:
 
     @property
     def name(self) -> str:
-        """Its name in the checkpoint."""
         return self.stored.name
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape in the checkpoint."""
         return self.stored.shape
 
     @property
     def bytes(self) -> int:
-        """Its size in the checkpoint."""
         return self.stored.bytes
 
     @property
     def identity(self) -> tuple[int, ...]:
-        """Changes when its shard does."""
         return identity_of(self.descriptor)
 
     @property
@@ -106,7 +102,6 @@ class FileTensor:
         return replace(self, stored=replace(self.stored, shape=shape))
 
     def read_bytes(self, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Rows [begin, end) along the first axis as uint8[rows, bytes of a row], whatever their type is."""
         values = np.empty((end - begin, self.stored.bytes // self.shape[0]), np.uint8)
         self._read(values, self.stored.offset + begin * values.shape[1])
         return values
@@ -121,7 +116,6 @@ class CheckpointTensor(FileTensor):
 
     @property
     def dtype(self) -> str:
-        """Its element type, in numpy's spelling where numpy has it."""
         return DTYPE_NAMES.get(self.stored.dtype, self.stored.dtype)
 
     def read(self) -> npt.NDArray[Any]:
@@ -131,14 +125,12 @@ class CheckpointTensor(FileTensor):
         return values
 
     def read_rows(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Rows [begin, end) along the first axis, in the checkpoint's own type (bfloat16 as uint16)."""
         row = self.stored.bytes // self.shape[0]
         values = self._empty((end - begin, *self.shape[1:]))
         self._read(values, self.stored.offset + begin * row)
         return values
 
     def read_columns(self, begin: int, end: int) -> npt.NDArray[Any]:
-        """Columns [begin, end) of a matrix, all rows, gathered by one read a row."""
         rows, columns = self.shape
         values = self._empty((rows, end - begin))
         size = values.itemsize

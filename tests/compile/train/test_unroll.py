@@ -11,7 +11,7 @@ import torch
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.tensors.tensor import read_whole
 from mxspec.compile.heads.eagle3 import Eagle3Config, Eagle3Head
-from mxspec.compile.train.unroll import unroll
+from mxspec.compile.train.lesson import unroll
 from tests.compile.heads.make_head import TARGET_LOGITS, save_head
 from tests.compile.heads.plain_head import PlainHead
 

@@ -11,8 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from mxspec.compile.vocabulary.draft_vocabulary import most_frequent
-from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenReading
-from mxspec.compile.vocabulary.token_bytes import TokenBytes
+from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenBytes, TokenReading
 from mxspec.formats.errors import PairError, RecipeError
 
 TEXT = [
