@@ -120,7 +120,6 @@ class DecoderInterface(GraphInterface):
         return outputs.logits, *states, self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
-        """Of an example call."""
         return (
             *(torch.zeros(1, TOKENS, dtype=torch.int64) for _ in range(2)),
             *(torch.zeros(SEQUENCES, dtype=torch.int32) for _ in range(3)),
@@ -129,7 +128,6 @@ class DecoderInterface(GraphInterface):
         )
 
     def dimensions(self) -> tuple[object, ...]:
-        """The symbolic dimensions of the arguments, by their axes."""
         ids, lengths, rows, slots = {1: Dim("tokens")}, {0: Dim("sequences")}, {0: Dim("rows")}, Dim("slots")
         return (ids, ids, lengths, lengths, lengths, rows, self._of_caches({0: slots, 2: Dim("capacity")}))
 
@@ -170,12 +168,10 @@ class SourceDecoderInterface(DecoderInterface):
         return outputs.logits, self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
-        """Of an example call."""
         lengths = torch.zeros(SEQUENCES, dtype=torch.int32)
         return (*super().arguments(), lengths, self.caches.examples(SOURCE_CAPACITY))
 
     def dimensions(self) -> tuple[object, ...]:
-        """The symbolic dimensions of the arguments, by their axes."""
         cross = self._of_caches({0: Dim("slots"), 2: Dim("encoder_capacity")})
         return (*super().dimensions(), {0: Dim("sequences")}, cross)
 
@@ -224,11 +220,9 @@ class HeadInterface(DecoderInterface):
         return outputs.logits, kept, self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
-        """Of an example call."""
         config = self.model.config
         states, own = torch.zeros(STATES, config.states_size), torch.zeros(OWN_STATES, config.hidden_size)
         return (*super().arguments(), states, own)
 
     def dimensions(self) -> tuple[object, ...]:
-        """The symbolic dimensions of the arguments, by their axes."""
         return (*super().dimensions(), {0: Dim("target_tokens")}, {0: Dim("own_tokens")})

@@ -140,7 +140,6 @@ class EncoderInterface(GraphInterface):
         return self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
-        """Of an example call."""
         return (
             *(torch.zeros(1, TOKENS, dtype=torch.int64) for _ in range(2)),
             *(torch.zeros(SEQUENCES, dtype=torch.int32) for _ in range(2)),
@@ -148,7 +147,6 @@ class EncoderInterface(GraphInterface):
         )
 
     def dimensions(self) -> tuple[object, ...]:
-        """The symbolic dimensions of the arguments, by their axes."""
         names = ("tokens", "sequences", "slots", "encoder_capacity")
         tokens, sequences, slots, capacity = (torch.export.Dim(name) for name in names)
         ids, lengths, cache = {1: tokens}, {0: sequences}, {0: slots, 2: capacity}

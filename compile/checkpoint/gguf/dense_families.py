@@ -107,12 +107,6 @@ def llama3_factors(pairs: int, theta: float, factor: float) -> NDArray[np.float6
     return factors
 
 
-LLAMA = GgufFamily("llama", "LlamaForCausalLM", llama_settings, NAMES, INTERLEAVED, factors=frozenset({FREQUENCIES}))
-SMOLLM3 = GgufFamily("smollm3", "SmolLM3ForCausalLM", smollm3_settings, NAMES, INTERLEAVED)
-GRANITE = GgufFamily("granite", "GraniteForCausalLM", granite_settings, NAMES, INTERLEAVED, head_dim=False)
-QWEN2 = GgufFamily("qwen2", "Qwen2ForCausalLM", qwen2_settings, NAMES)
-QWEN3 = GgufFamily("qwen3", "Qwen3ForCausalLM", qwen3_settings, {**NAMES, **HEAD_NORMS})
-
 GEMMA_NAMES = {
     "attn_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -164,9 +158,6 @@ def _gemma_settings(facts: Facts, sizes: Settings) -> Settings:
     return {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": scaled_by}
 
 
-GEMMA2 = GgufFamily("gemma2", "Gemma2ForCausalLM", gemma2_settings, GEMMA_NAMES, shifted=True)
-GEMMA3 = GgufFamily("gemma3_text", "Gemma3ForCausalLM", gemma3_settings, {**GEMMA_NAMES, **HEAD_NORMS}, shifted=True)
-
 PHI3_NAMES = {
     **NORMS,
     "attn_qkv": "self_attn.qkv_proj",
@@ -215,6 +206,19 @@ def _phi3_rotation(facts: Facts, longest: int) -> Settings:
     }
 
 
-PHI3 = GgufFamily(
-    "phi3", "Phi3ForCausalLM", phi3_settings, PHI3_NAMES, factors=frozenset({LONG, SHORT}), head_dim=False
-)
+DENSE = {
+    "llama": GgufFamily(
+        "llama", "LlamaForCausalLM", llama_settings, NAMES, INTERLEAVED, factors=frozenset({FREQUENCIES})
+    ),
+    "smollm3": GgufFamily("smollm3", "SmolLM3ForCausalLM", smollm3_settings, NAMES, INTERLEAVED),
+    "granite": GgufFamily("granite", "GraniteForCausalLM", granite_settings, NAMES, INTERLEAVED, head_dim=False),
+    "qwen2": GgufFamily("qwen2", "Qwen2ForCausalLM", qwen2_settings, NAMES),
+    "qwen3": GgufFamily("qwen3", "Qwen3ForCausalLM", qwen3_settings, {**NAMES, **HEAD_NORMS}),
+    "gemma2": GgufFamily("gemma2", "Gemma2ForCausalLM", gemma2_settings, GEMMA_NAMES, shifted=True),
+    "gemma3": GgufFamily(
+        "gemma3_text", "Gemma3ForCausalLM", gemma3_settings, {**GEMMA_NAMES, **HEAD_NORMS}, shifted=True
+    ),
+    "phi3": GgufFamily(
+        "phi3", "Phi3ForCausalLM", phi3_settings, PHI3_NAMES, factors=frozenset({LONG, SHORT}), head_dim=False
+    ),
+}

@@ -122,31 +122,28 @@ def _counts(facts: Facts, counted: str, *, norm: bool, gating: int = FIRST_SOFTM
     return {counted: experts, "num_experts_per_tok": chosen}
 
 
-OLMOE = GgufFamily(
-    "olmoe", "OlmoeForCausalLM", olmoe_settings, {**NAMES, **HEAD_NORMS}, head_dim=False, counted="num_experts"
+LLAMAS_WITH_EXPERTS = GgufFamily(
+    "mixtral", "MixtralForCausalLM", mixtral_settings, NAMES, INTERLEAVED, counted="num_local_experts"
 )
-QWEN2_MOE = GgufFamily(
-    "qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe_settings, {**NAMES, **SHARED}, counted="num_experts"
-)
-QWEN3_MOE = GgufFamily(
-    "qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_settings, {**NAMES, **HEAD_NORMS}, counted="num_experts"
-)
-MIXTRAL = GgufFamily("mixtral", "MixtralForCausalLM", mixtral_settings, NAMES, INTERLEAVED, counted="num_local_experts")
-GRANITE_MOE = GgufFamily(
-    "granitemoe",
-    "GraniteMoeForCausalLM",
-    granite_moe_settings,
-    GRANITE_NAMES,
-    INTERLEAVED,
-    head_dim=False,
-    counted="num_local_experts",
-)
-GPT_OSS = GgufFamily(
-    "gpt_oss",
-    "GptOssForCausalLM",
-    gpt_oss_settings,
-    GPT_OSS_NAMES,
-    counted="num_local_experts",
-    alternating=True,
-    whole={"attn_sinks.weight": "self_attn.sinks"},
-)
+MIXTURES = {
+    "olmoe": GgufFamily(
+        "olmoe", "OlmoeForCausalLM", olmoe_settings, {**NAMES, **HEAD_NORMS}, head_dim=False, counted="num_experts"
+    ),
+    "qwen2moe": GgufFamily(
+        "qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe_settings, {**NAMES, **SHARED}, counted="num_experts"
+    ),
+    "qwen3moe": GgufFamily(
+        "qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_settings, {**NAMES, **HEAD_NORMS}, counted="num_experts"
+    ),
+    "granitemoe": GgufFamily(
+        *("granitemoe", "GraniteMoeForCausalLM", granite_moe_settings, GRANITE_NAMES, INTERLEAVED),
+        head_dim=False,
+        counted="num_local_experts",
+    ),
+    "gpt-oss": GgufFamily(
+        *("gpt_oss", "GptOssForCausalLM", gpt_oss_settings, GPT_OSS_NAMES),
+        counted="num_local_experts",
+        alternating=True,
+        whole={"attn_sinks.weight": "self_attn.sinks"},
+    ),
+}

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.gguf.container import Container, read_container
-from mxspec.compile.checkpoint.gguf.dense_families import GEMMA2, GEMMA3, GRANITE, LLAMA, PHI3, QWEN2, QWEN3, SMOLLM3
+from mxspec.compile.checkpoint.gguf.dense_families import DENSE
 from mxspec.compile.checkpoint.gguf.family import EXPERTS, FACTORS, ONE_ROW, Facts, GgufFamily, GgufKeys, Settings
-from mxspec.compile.checkpoint.gguf.mixtures import GPT_OSS, GRANITE_MOE, MIXTRAL, OLMOE, QWEN2_MOE, QWEN3_MOE
+from mxspec.compile.checkpoint.gguf.mixtures import LLAMAS_WITH_EXPERTS, MIXTURES
 from mxspec.compile.checkpoint.gguf.tensor import EXACT, GgufTensor, LayerParts, as_source, join_parts
 from mxspec.compile.checkpoint.gguf.tokenizer import CONTROL, GgufVocabulary, make_tokenizer_json
 from mxspec.compile.checkpoint.settings.config import CONFIG
@@ -28,23 +28,7 @@ from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 from mxspec.formats.manifest import TOKENIZER
 from mxspec.formats.validation import shorten
 
-# by the names that files give architectures
-FAMILIES: dict[str, GgufFamily] = {
-    "llama": LLAMA,
-    "smollm3": SMOLLM3,
-    "granite": GRANITE,
-    "qwen2": QWEN2,
-    "qwen3": QWEN3,
-    "gemma2": GEMMA2,
-    "gemma3": GEMMA3,
-    "phi3": PHI3,
-    "olmoe": OLMOE,
-    "qwen2moe": QWEN2_MOE,
-    "qwen3moe": QWEN3_MOE,
-    "granitemoe": GRANITE_MOE,
-    "gpt-oss": GPT_OSS,
-}
-MIXTURES: dict[str, GgufFamily] = {"llama": MIXTRAL}  # where a file of an architecture has experts
+FAMILIES = DENSE | MIXTURES  # by the names that files give architectures
 
 TEMPLATE = "tokenizer.chat_template"
 ENDS = ("eos", "eot", "eom")  # of text, of a turn, of a message
@@ -144,8 +128,8 @@ def _family(path: Path, keys: Mapping[str, Any]) -> tuple[GgufFamily, GgufKeys]:
         raise UnsupportedModelError(
             f"{path}: general.architecture: got {shorten(arch)}; supported in GGUF files are {', '.join(FAMILIES)}"
         )
-    family = MIXTURES.get(arch) if keys.get(f"{arch}.expert_count") else None
-    return family or FAMILIES[arch], GgufKeys(path, keys, arch)
+    family = LLAMAS_WITH_EXPERTS if arch == "llama" and keys.get("llama.expert_count") else FAMILIES[arch]
+    return family, GgufKeys(path, keys, arch)
 
 
 def _sources(shards: list[Container], files: ExitStack) -> dict[str, GgufTensor]:
