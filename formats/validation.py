@@ -40,10 +40,14 @@ def with_fields(declared: Mapping[str, tuple[Any, Any]]) -> Any:
     return create_model("Declared", __base__=Strict, **dict[str, Any](declared))
 
 
-def parse_json(text: bytes | str, what: str, error: type[MxspecError]) -> Any:
-    """Parse JSON; duplicate keys, NaN, infinities, trailing data and absurd nesting raise `error` naming `what`."""
+def parse_json(text: bytes | str, what: str, error: type[MxspecError], *, finite: bool = True) -> Any:
+    """Parse JSON; duplicate keys, trailing data and absurd nesting raise `error` naming `what`.
+
+    So do NaN and infinities, if all numbers must be `finite`.
+    """
+    numbers: dict[str, Any] = {"parse_constant": _refuse, "parse_float": _finite} if finite else {}
     try:
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse, parse_float=_finite)
+        return json.loads(text, object_pairs_hook=_unique_keys, **numbers)
     except (ValueError, RecursionError) as problem:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise error(f"{what}: not valid JSON: {problem}") from None
 

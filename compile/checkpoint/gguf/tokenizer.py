@@ -45,14 +45,15 @@ CUTS = {  # by `tokenizer.ggml.pre`; patterns are those of the published tokeniz
     "tekken": PreTokenizer(TEKKEN, whole_words=True),
     "gpt-4o": PreTokenizer(GPT_4O),
 }
-# Keys that are read here or by open_gguf.py, and those that say nothing about text.
+# Keys that are read here or by open_gguf.py, and those that say nothing about text; then those that must be off.
 _KNOWN = {
-    "model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token", "add_eos_token", "add_space_prefix",
+    "model", "pre", "tokens", "token_type", "scores", "merges", "add_bos_token", "add_space_prefix",
     "bos_token_id", "eos_token_id", "eot_token_id", "eom_token_id", "unknown_token_id", "padding_token_id",
     "seperator_token_id", "separator_token_id", "cls_token_id", "mask_token_id", "token_type_count",
     "prefix_token_id", "suffix_token_id", "middle_token_id", "fim_pre_token_id", "fim_suf_token_id",
     "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id",
 }  # fmt: skip
+_OFF = {"add_eos_token", "add_sep_token", "remove_extra_whitespaces", "normalizer.lowercase", "precompiled_charsmap"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,12 @@ class GgufVocabulary:
     def read(path: Path, keys: Mapping[str, Any]) -> GgufVocabulary:
         """Raises CheckpointError for none, UnsupportedModelError for a key that is not known."""
         own = {name.removeprefix(PREFIX): value for name, value in keys.items() if name.startswith(PREFIX)}
-        if unknown := sorted(own.keys() - _KNOWN):
+        if unknown := sorted(own.keys() - _KNOWN - _OFF):
             raise UnsupportedModelError(f"{path}: key {PREFIX}{unknown[0]} is not known, and may change tokens")
+        for name in own.keys() & _OFF:
+            if value := own[name].size if isinstance(own[name], np.ndarray) else own[name]:
+                shown = "true" if value is True else shorten(own[name])
+                raise UnsupportedModelError(f"{path}: {PREFIX}{name}: got {shown}, which is not supported")
         tokens = own.get("tokens")
         if not isinstance(tokens, list) or not tokens:
             raise CheckpointError(f"{path}: key {PREFIX}tokens is missing: a file without a vocabulary")
@@ -136,8 +141,6 @@ def make_tokenizer_json(vocabulary: GgufVocabulary) -> str:
             f"{vocabulary.path}: {PREFIX}model: got {shorten(kind)}, expected gpt2 (byte-level BPE) or llama "
             "(sentencepiece); other tokenizers are not supported"
         )
-    if vocabulary.flag("add_eos_token", False):
-        raise UnsupportedModelError(f"{vocabulary.path}: {PREFIX}add_eos_token: got true, which is not supported")
     begin = _beginning(vocabulary) if vocabulary.flag("add_bos_token", begins) else None
     vocabulary.flag("add_space_prefix", True)
     with guarded(f"{vocabulary.path}: its tokenizer cannot be made", CheckpointError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ _LARGEST = {"num_hidden_layers": 512, "max_position_embeddings": (1 << 31) - 1} 
     ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size"),
     1 << 24,
 )
+_OF_STATE_SPACES = ("time_step_", "mamba_")  # the beginnings of keys that only state-space layers read
 _SAME_AS = {"mimo": "qwen2"}  # types that transformers lacks, by those whose decoder they are
 _ANNOUNCED = re.compile(r"^(Class validation error for validator|Validation error for field) '\w+': (\w+Error: )?")
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
@@ -62,7 +65,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         text = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
-    found = parse_json(text, str(path), CheckpointError)
+    found = parse_json(text, str(path), CheckpointError, finite=False)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: expected an object with a model_type, got {shorten(found)}")
     return found
@@ -70,6 +73,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def make_config(settings: dict[str, Any], where: str) -> PreTrainedConfig:
     """transformers' configuration of these settings; `where` names their file in errors. Raises as load_config."""
+    settings = PreTrainedConfig._decode_special_floats(settings)  # {"__float__": "Infinity"}, as transformers writes it
     _refuse_infinite(settings, where)
     settings = head_settings(settings, where) or settings
     if (same := _SAME_AS.get(str(settings.get("model_type")))) is not None:
@@ -135,13 +139,16 @@ def _without_dispatch(settings: Any) -> Any:
     }
 
 
-def _refuse_infinite(value: Any, where: str) -> None:
-    """Raise CheckpointError for infinities and what is no number, which transformers writes as {"__float__": NAME}."""
-    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, part in parts:
-        if isinstance(part, dict) and "__float__" in part:
-            raise CheckpointError(f"{where}: {key}: got {shorten(part['__float__'])}, expected a finite number")
-        _refuse_infinite(part, where)
+def _refuse_infinite(value: Any, where: str, key: str = "") -> None:
+    """Raise CheckpointError for infinities and NaN, except in keys of layers that are not supported."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _refuse_infinite(part, where, name)
+    elif isinstance(value, list):
+        for part in value:
+            _refuse_infinite(part, where, key)
+    elif isinstance(value, float) and not math.isfinite(value) and not key.startswith(_OF_STATE_SPACES):
+        raise CheckpointError(f"{where}: {key}: got {shorten(json.dumps(value))}, expected a finite number")
 
 
 def _check_sizes(settings: dict[str, Any], names: dict[str, str], where: str) -> None:

@@ -118,7 +118,11 @@ def not_applied_note(rules: GenerationRules, decoder_start: tuple[int, ...] = ()
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object of a file; empty if the file is missing or holds another value."""
-    found = parse_json(path.read_bytes(), str(path), CheckpointError) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    found = parse_json(
+        path.read_bytes(), str(path), CheckpointError, finite=path.name != CONFIG
+    )  # it is checked before
     return found if isinstance(found, dict) else {}
 
 

@@ -145,7 +145,11 @@ def test_factors_of_another_architecture_are_refused(gguf_of: Made) -> None:
         ({"general.architecture": "mamba"}, UnsupportedModelError, "got 'mamba'; supported in GGUF files are llama"),
         ({"tokenizer.ggml.pre": "default"}, UnsupportedModelError, "expected one of gpt-2, smollm"),
         ({"tokenizer.ggml.model": "rwkv"}, UnsupportedModelError, "expected gpt2"),
-        ({"tokenizer.ggml.precompiled_charsmap": "x"}, UnsupportedModelError, "precompiled_charsmap is not known"),
+        (
+            {"tokenizer.ggml.precompiled_charsmap": "x"},
+            UnsupportedModelError,
+            "precompiled_charsmap: got 'x', which is not",
+        ),
         ({"tokenizer.ggml.tokens": None}, CheckpointError, "without a vocabulary"),
         ({"tokenizer.ggml.tokens": ["a", "a"]}, CheckpointError, "token_type: expected a type for each of 2 tokens"),
         ({"tokenizer.ggml.bos_token_id": 1000}, CheckpointError, "expected 0 to 299"),

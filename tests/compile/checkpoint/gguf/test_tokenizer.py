@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -14,34 +15,12 @@ from transformers.convert_slow_tokenizer import generate_merges
 
 from mxspec.compile.checkpoint.gguf.open_gguf import ends_of_text
 from mxspec.compile.checkpoint.gguf.tokenizer import CUTS, PREFIX, GgufVocabulary, make_tokenizer_json
-from mxspec.formats.errors import CheckpointError
+from mxspec.formats.errors import CheckpointError, UnsupportedModelError
 
 WORDS = [
-    "the",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "lazy",
-    "dogs;",
-    "it's",
-    "DON'T",
-    "We'LL",
-    "x",
-    "=",
-    "12345",
-    "3.14",
-    "naïve",
-    "größe",
-    "Привет",
-    "мир",
-    "你好世界",
-    "こんにちは",
-    "👩\u200d💻",
-    "é",
-    "é",
-]
+    "the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs;", "it's", "DON'T", "We'LL", "x", "=", "12345",
+    "3.14", "naïve", "größe", "Привет", "мир", "你好世界", "こんにちは", "👩\u200d💻", "é", "é",
+]  # fmt: skip
 SPACES = [" ", "  ", "   ", "\n", "\n\n", "\t", " \n ", "\r\n", "", " "]
 SPECIALS = ["<|begin|>", "<|end|>"]
 # As in the tokenizer.json files that Llama 3, Qwen 2 and SmolLM 2 publish.
@@ -155,3 +134,27 @@ def test_ends_are_those_of_keys_and_control_tokens_that_end_a_turn() -> None:
 def test_two_tokens_of_one_text_are_refused() -> None:
     with pytest.raises(CheckpointError, match="tokens 0 and 2 are both 'a'"):
         GgufVocabulary.read(Path("m"), {f"{PREFIX}tokens": ["a", "b", "a"]})
+
+
+def test_keys_that_are_off_are_accepted_and_others_refused_by_value() -> None:
+    """Gemma's files say that no separator is added; all names are those of the package's table."""
+    known = {value.removeprefix(PREFIX) for key, value in vars(gguf.Keys.Tokenizer).items() if not key.startswith("_")}
+    ids = [name for name in known if name.endswith("_token_id")]
+    off = {"add_sep_token": False, "remove_extra_whitespaces": False, "precompiled_charsmap": np.zeros(0, np.int8)}
+    given = {"tokens": ["a", "b"], "token_type_count": 1} | dict.fromkeys(ids, 1) | off
+    assert known - given.keys() == {
+        "model", "pre", "token_type", "scores", "merges", "add_bos_token", "add_eos_token", "add_space_prefix",
+        "tokenizer.huggingface.json", "tokenizer.rwkv.world", "tokenizer.chat_template", "tokenizer.chat_templates",
+        "tokenizer.chat_template.{name}",
+    }  # fmt: skip
+    GgufVocabulary.read(Path("m"), {f"{PREFIX}{name}": value for name, value in given.items()})
+    for name, value in (
+        ("add_sep_token", True),
+        ("remove_extra_whitespaces", True),
+        ("precompiled_charsmap", np.ones(3, np.int8)),
+        ("normalizer.lowercase", True),
+    ):
+        with pytest.raises(UnsupportedModelError, match=rf"{PREFIX}{name}: got .*, which is not supported"):
+            GgufVocabulary.read(Path("m"), {f"{PREFIX}tokens": ["a"], f"{PREFIX}{name}": value})
+    with pytest.raises(UnsupportedModelError, match=r"key tokenizer\.ggml\.new is not known"):
+        GgufVocabulary.read(Path("m"), {f"{PREFIX}tokens": ["a"], f"{PREFIX}new": False})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,9 @@ def test_settings_are_those_that_transformers_reads(tmp_path: Path) -> None:
         ({"rms_norm_eps": "small"}, "rms_norm_eps"),
         ({"rms_norm_eps": {"__float__": "Infinity"}}, "rms_norm_eps: got 'Infinity', expected a finite number"),
         ({"rope_parameters": {"rope_theta": {"__float__": "NaN"}}}, "rope_theta: got 'NaN', expected a finite number"),
+        ({"rms_norm_eps": math.inf}, "rms_norm_eps: got 'Infinity', expected a finite number"),
+        ({"rope_parameters": {"rope_theta": math.nan}}, "rope_theta: got 'NaN', expected a finite number"),
+        ({"layer_norm_limits": [0.0, math.inf]}, "layer_norm_limits: got 'Infinity'"),
         ({"quantization_config": [1]}, "quantization_config: got [1], expected an object"),
     ],
 )
@@ -111,6 +115,14 @@ def test_values_that_make_no_sense(tmp_path: Path, changes: dict[str, Any], says
 def test_files_that_are_no_object(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "config.json").write_bytes(content)
     refused(tmp_path)
+
+
+@pytest.mark.parametrize("infinite", [math.inf, {"__float__": "Infinity"}])
+def test_an_infinite_limit_that_nothing_reads_is_accepted(tmp_path: Path, infinite: object) -> None:
+    """transformers writes such a time_step_limit into the configs of Granite 4, of which only some layers read it."""
+    assert load_config(write(tmp_path, LLAMA | {"time_step_limit": [0.0, infinite]})).hidden_size == 64
+    granite = LLAMA | {"model_type": "granitemoehybrid", "time_step_limit": [0.0, infinite]}
+    assert "layers of linear_attention" in refused(write(tmp_path, granite), UnsupportedModelError)
 
 
 def test_an_unknown_model_type(tmp_path: Path) -> None:
