@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from mxspec.evaluate.result import Result
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime import ops
-from mxspec.runtime.ops.processor import processor_name
+from mxspec.runtime.ops import processor_name
 
 PACKAGES = ("mxspec", "onnxruntime", "numpy", "tokenizers", "torch", "transformers", "onnx", "onnxscript")
 

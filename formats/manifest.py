@@ -338,25 +338,18 @@ class SamplingDefaults(with_fields({name: _default_of(name) for name in BUNDLED}
     """
 
 
-class ModelFiles(BaseModel):
-    """The two files of a model, whatever else is said of it."""
-
-    graph: str
-    weights: str
-
-
 class AnyManifest(BaseModel):
     """What manifests of all schema versions say: enough to know a bundle, and which files are its own."""
 
     schema_version: Positive
     name: str
-    models: Annotated[dict[ModelName, ModelFiles], Field(min_length=1)]
+    models: Annotated[dict[ModelName, dict[str, Any]], Field(min_length=1)]
     files: dict[str, FileEntry]
     versions: dict[str, str]
 
     @model_validator(mode="after")
     def _lists_its_files(self) -> Self:
-        own = {name for model in self.models.values() for name in (model.graph, model.weights)} | {TOKENIZER}
+        own = {str(model.get(key)) for model in self.models.values() for key in ("graph", "weights")} | {TOKENIZER}
         if missing := sorted(own - self.files.keys()):
             raise ValueError(f"file {missing[0]!r} is not in files")
         return self

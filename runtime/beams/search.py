@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from mxspec.runtime.text.stream import TextStream
 
 Ended = tuple[Node, FinishReason]
 
+SUMMED = ("drafted", "evaluated", "accepted", "draft_seconds", "target_seconds", "seconds")  # over all rounds
 LEAVES = 1.3  # about this number of leaves of a trellis for each beam of the draft
 
 
@@ -305,18 +307,8 @@ class Search(ScheduledText):
         tokens = len(events)
         statistics = self.tally.statistics_of(tokens, origins)
         rounds = self.tally.rounds if sample == 0 else []
-        events.append(
-            Round(
-                drafted=sum(done.drafted for done in rounds),
-                evaluated=sum(done.evaluated for done in rounds),
-                accepted=sum(done.accepted for done in rounds),
-                emitted=tokens,
-                draft_seconds=sum(done.draft_seconds for done in rounds),
-                target_seconds=sum(done.target_seconds for done in rounds),
-                seconds=sum(done.seconds for done in rounds),
-                sample=sample,
-            )
-        )
+        sums: dict[str, Any] = {name: sum(getattr(done, name) for done in rounds) for name in SUMMED}
+        events.append(Round(**sums, emitted=tokens, sample=sample))
         return [*events, Finished(reason, statistics, tail, sample, score)]
 
     def _end(self) -> None:

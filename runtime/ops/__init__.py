@@ -5,6 +5,7 @@ All sessions of a process share the operators' one thread pool; give ONNX Runtim
 """
 
 import ctypes
+import platform
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -12,17 +13,7 @@ from pathlib import Path
 
 from mxspec.formats.errors import MxspecError
 
-__all__ = [
-    "ExpertsCounts",
-    "available_isas",
-    "experts_counts",
-    "instruction_set",
-    "library_path",
-    "set_threads",
-    "threads",
-]
-
-
+CPUINFO = Path("/proc/cpuinfo")
 _MOST_THREADS = 2**31 - 1  # a larger count does not fit the C function's int
 
 
@@ -97,3 +88,15 @@ def experts_counts() -> ExpertsCounts:
     counts = [ctypes.c_uint64() for _ in range(3)]
     _library().mxspec_experts_counts(*counts)
     return ExpertsCounts(*(count.value for count in counts))
+
+
+def processor_name() -> str:
+    """The system's name of its first core, or Python's where the system has no name."""
+    try:
+        with CPUINFO.open() as lines:  # of every core: no more is read than the first name
+            for line in lines:
+                if "model name" in line:
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor()

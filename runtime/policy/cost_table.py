@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt, Valid
 from mxspec.formats.bundle import Bundle, file_sha256
 from mxspec.formats.manifest import MANIFEST, ModelName
 from mxspec.runtime import ops
-from mxspec.runtime.ops.processor import processor_name
 from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.policy.shares import Share
 
@@ -65,7 +64,7 @@ def table_path(bundle: Bundle, model: ModelName) -> Path | None:
     what = (
         file_sha256(bundle.path / MANIFEST),  # the manifest has the hashes of all other files
         model,
-        processor_name(),
+        ops.processor_name(),
         platform.machine(),
         str(ops.instruction_set()),
         str(ops.threads()),

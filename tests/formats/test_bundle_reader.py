@@ -101,6 +101,10 @@ def set_tensor(**values: object) -> Callable[[Json], object]:
     return lambda manifest: manifest["models"]["target"]["tensors"][1].update(values)
 
 
+def set_model(name: str, **values: object) -> Callable[[Json], object]:
+    return lambda manifest: manifest["models"][name].update(values)
+
+
 def table(name: str, *, sources: Sequence[str] = (), rows: int = 64) -> list[Json]:
     kind, size = ("fp16", 2) if sources else ("float32", 4)
     entry = {"name": name, "sources": sources, "format": kind, "shape": [rows, 8], "offset": 0, "source_bytes": 0}
@@ -145,44 +149,32 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         (lambda m: m.update(generation={"forced": [1]}), "unknown key 'generation.forced'"),
         (lambda m: m["models"].pop("target"), "'target' is missing"),
         (lambda m: m["models"].update(tarjet=m["models"].pop("target")), "tarjet"),
-        (lambda m: m["models"]["draft"].update(graph="target.onnx"), "already belongs to target"),
-        (lambda m: m["models"]["draft"].update(graph="other.onnx"), "'other.onnx' is not in files"),
-        (lambda m: m["models"]["draft"].update(layers=-1), "models.draft.layers: expected more than 0, got -1"),
-        (lambda m: m["models"]["draft"].update(caches="int8"), "expected 'float32', 'float16' or 'mxint8', got 'int8'"),
+        (set_model("draft", graph="target.onnx"), "already belongs to target"),
+        (set_model("draft", graph="other.onnx"), "'other.onnx' is not in files"),
+        (set_model("draft", layers=-1), "models.draft.layers: expected more than 0, got -1"),
+        (set_model("draft", caches="int8"), "expected 'float32', 'float16' or 'mxint8', got 'int8'"),
+        (set_model("draft", specializations=[]), "expected to have at least 1 item"),
         (
-            lambda m: m["models"]["draft"].update(specializations=[]),
-            "expected to have at least 1 item",
-        ),
-        (
-            lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 4, "tensors": ["up"]}),
+            set_model("target", experts={"count": 3, "chosen": 4, "tensors": ["up"]}),
             "chosen: got 4 experts for a token, expected at most 3",
         ),
+        (set_model("target", experts={"count": 3, "chosen": 2, "tensors": ["gate"]}), "experts: no tensor 'gate'"),
         (
-            lambda m: m["models"]["target"].update(experts={"count": 3, "chosen": 2, "tensors": ["gate"]}),
-            "experts: no tensor 'gate'",
-        ),
-        (
-            lambda m: m["models"]["target"].update(experts={"count": 2, "chosen": 1, "tensors": ["up"]}),
+            set_model("target", experts={"count": 2, "chosen": 1, "tensors": ["up"]}),
             "experts: tensor 'up' has 17 rows, expected a multiple of 2",
         ),
-        (lambda m: m["models"]["draft"].update(specializations=[65]), "specialization 65 in a context of 64"),
+        (set_model("draft", specializations=[65]), "specialization 65 in a context of 64"),
         (
-            lambda m: m["models"]["target"].update(context_length=10**12, tensors=table("rotary_emb.cos")),
+            set_model("target", context_length=10**12, tensors=table("rotary_emb.cos")),
             "context_length 1000000000000, but table 'rotary_emb.cos' has 64 rows",
         ),
         (
-            lambda m: m["models"]["target"].update(context_length=65, tensors=table("wpe", sources=["wpe"], rows=39)),
+            set_model("target", context_length=65, tensors=table("wpe", sources=["wpe"], rows=39)),
             "context_length 65, but table 'wpe' has 39 rows",
         ),
-        (
-            lambda m: m["models"]["draft"].update(borrowed=["cos"]),
-            "draft: borrows 'cos', which is not a computed",
-        ),
-        (
-            lambda m: m["models"]["draft"].update(borrowed=["norm"]),
-            "draft: borrows 'norm', which is not a computed",
-        ),
-        (lambda m: m["models"]["target"].update(borrowed=["cos"], tensors=table("cos")), "target: borrows 'cos'"),
+        (set_model("draft", borrowed=["cos"]), "draft: borrows 'cos', which is not a computed"),
+        (set_model("draft", borrowed=["norm"]), "draft: borrows 'norm', which is not a computed"),
+        (set_model("target", borrowed=["cos"], tensors=table("cos")), "target: borrows 'cos'"),
         (
             lambda m: (
                 m["models"]["target"].update(context_length=32, tensors=table("cos", rows=32)),
@@ -195,14 +187,14 @@ def with_encoders(manifest: Json, context_length: int, decoder_start: Sequence[i
         (lambda m: m.update(guesses={"ngram": guesses()}), "file 'target.onnx' already belongs to target"),
         (lambda m: m["recipe"].update(tasks={"a": 1}), "recipe.tasks: expected a text for each name"),
         (lambda m: m["recipe"].update(tasks=None), "recipe.tasks: expected a text for each name"),
-        (lambda m: m["models"]["target"].update(vocab_size=39), "39 logits for a tokenizer of 40 ids"),
+        (set_model("target", vocab_size=39), "39 logits for a tokenizer of 40 ids"),
         (lambda m: m["tokenizer"].update(eos_token_ids=[40]), "id 40 of 40"),
         (
             lambda m: (with_encoders(m, 64), m["models"]["draft"].update(encoder=None)),
             "models.draft: has no encoder, and others of the bundle have one",
         ),
-        (lambda m: m["models"]["draft"].update(encoder=encoder("x")), "draft: file 'x' is not in files"),
-        (lambda m: m["models"]["draft"].update(encoder=encoder()), "'target.onnx' already belongs to target"),
+        (set_model("draft", encoder=encoder("x")), "draft: file 'x' is not in files"),
+        (set_model("draft", encoder=encoder()), "'target.onnx' already belongs to target"),
         (lambda m: with_encoders(m, 65), "context_length 65, but table 'cos' has 64 rows"),
         (lambda m: with_encoders(m, 64, []), "decoder_start: got [], expected the ids that a decoder begins with"),
         (lambda m: with_encoders(m, 64, [40]), "id 40 of 40"),

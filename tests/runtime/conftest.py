@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from mxspec.formats.generation import NO_RULES, GenerationRules
 from mxspec.runtime.beams.search import Search
 from mxspec.runtime.drafters.draft import Draft
 from mxspec.runtime.drafters.drafter import Choice, NoDrafter, Proposal, Wanted
@@ -191,6 +191,48 @@ def mixed_logits(
     return lambda text: (second if zlib.crc32(b"mix" + repr(text).encode()) < share * 2**32 else first)(text)
 
 
+CHOSEN = ("logprobs", "logprobs_of", "cache_key", "traced", "source", "lenience")
+SHAPED = ("min_new_tokens", "grammar", "rules")
+BEAMS = tuple(field.name for field in fields(Beams))
+
+
+def take(settings: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Those settings, which are not among the others any more."""
+    return {name: settings.pop(name) for name in names if name in settings}
+
+
+def settle(
+    target: ToySession,
+    draft: ToySession | None,
+    prompt: Sequence[int],
+    *,
+    k: int | Any = 0,
+    max_new_tokens: int = 20,
+    eos: Sequence[int] = (),
+    drafter: Any = None,
+    verifier: str | Verifier = "mrs",
+    proposal: Any = "sampled",
+    draft_temperature: float | None = None,
+    **settings: Any,
+) -> tuple[ChosenSettings, Shaper]:
+    """How a toy's text is written; `settings` are those of CHOSEN, SHAPED and sampling."""
+    chosen, shaped = take(settings, CHOSEN), take(settings, SHAPED)
+    sampling, rule = Sampling(**settings).seeded(), VERIFIERS[verifier] if isinstance(verifier, str) else verifier
+    how = ChosenSettings(
+        prompt=list(prompt),
+        sampling=sampling,
+        drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
+        k=0 if draft is None and drafter is None else k,
+        choice=Choice(sampling.greedy, proposal, rule.matched, draft_temperature),
+        verifier=rule,
+        max_new_tokens=max_new_tokens,
+        eos=frozenset(eos),
+        **chosen,
+    )
+    limit = min(max_new_tokens, target.capacity + 1 - len(prompt))
+    return how, Shaper(sampling, prompt, vocab_size=target.real_vocab, eos=eos, limit=limit, **shaped)
+
+
 def make_text(
     target: ToySession,
     draft: ToySession | None,
@@ -198,49 +240,13 @@ def make_text(
     outbox: Outbox,
     prompt: Sequence[int],
     *,
-    k: int | Any = 0,
-    max_new_tokens: int = 20,
-    eos: Sequence[int] = (),
     sample: int = 0,
-    drafter: Any = None,
-    verifier: str | Verifier = "mrs",
-    proposal: Any = "sampled",
-    draft_temperature: float | None = None,
-    lenience: float = 1.0,
+    stop: Sequence[str] = (),
     **settings: Any,
 ) -> Text:
     """A text of the toys."""
-    extra = {name: settings.pop(name) for name in ("logprobs", "cache_key", "traced", "source") if name in settings}
-    stop, least = settings.pop("stop", ()), settings.pop("min_new_tokens", 0)
-    rules, limit = settings.pop("rules", NO_RULES), min(max_new_tokens, target.capacity + 1 - len(prompt))
-    sampling, rule = Sampling(**settings).seeded(), VERIFIERS[verifier] if isinstance(verifier, str) else verifier
-    return Text(
-        ChosenSettings(
-            prompt=list(prompt),
-            sampling=sampling,
-            drafter=drafter or (NoDrafter() if draft is None else draft.drafter),
-            k=0 if draft is None and drafter is None else k,
-            choice=Choice(sampling.greedy, proposal, rule.matched, draft_temperature),
-            verifier=rule,
-            lenience=lenience,
-            max_new_tokens=max_new_tokens,
-            eos=frozenset(eos),
-            **extra,
-        ),
-        Shaper(
-            sampling,
-            prompt,
-            vocab_size=target.real_vocab,
-            eos=eos,
-            min_new_tokens=least,
-            rules=rules,
-            limit=limit,
-        ),
-        TextStream(tokenizer, prompt, stop),
-        outbox,
-        target.capacity,
-        sample,
-    )
+    how, shaper = settle(target, draft, prompt, **settings)
+    return Text(how, shaper, TextStream(tokenizer, prompt, stop), outbox, target.capacity, sample)
 
 
 def make_search(
@@ -250,63 +256,14 @@ def make_search(
     outbox: Outbox,
     prompt: Sequence[int],
     *,
-    count: int,
-    best: int = 1,
-    length_penalty: float = 1.0,
-    early_stopping: Any = False,
-    draft_beams: int | None = None,
-    k: int | Any = 0,
-    max_new_tokens: int = 20,
-    eos: Sequence[int] = (),
-    min_new_tokens: int = 0,
     stop: Sequence[str] = (),
-    logprobs: int | None = None,
-    logprobs_of: Any = "raw",
-    cache_key: str = "",
-    source: tuple[int, ...] = (),
-    grammar: Any = None,
-    rules: GenerationRules = NO_RULES,
     **settings: Any,
 ) -> Search:
     """A beam search of the toys."""
-    sampling = Sampling(**settings).seeded()
-    return Search(
-        ChosenSettings(
-            prompt=list(prompt),
-            sampling=sampling,
-            drafter=NoDrafter() if draft is None else draft.drafter,
-            k=0 if draft is None else k,
-            choice=Choice(),
-            max_new_tokens=max_new_tokens,
-            eos=frozenset(eos),
-            logprobs=logprobs,
-            logprobs_of=logprobs_of,
-            cache_key=cache_key,
-            source=source,
-        ),
-        Beams(
-            count=count,
-            best=best,
-            length_penalty=length_penalty,
-            early_stopping=early_stopping,
-            draft_beams=draft_beams,
-        ),
-        Shaper(
-            sampling,
-            prompt,
-            vocab_size=target.real_vocab,
-            eos=eos,
-            min_new_tokens=min_new_tokens,
-            grammar=grammar,
-            rules=rules,
-            limit=min(max_new_tokens, target.capacity + 1 - len(prompt)),
-        ),
-        lambda: TextStream(tokenizer, prompt, stop),
-        outbox,
-        target,  # type: ignore[arg-type]
-        draft,  # type: ignore[arg-type]
-        stops=bool(stop),
-    )
+    beams = Beams(**take(settings, BEAMS))
+    how, shaper = settle(target, draft, prompt, **settings)
+    sessions: Any = target, draft
+    return Search(how, beams, shaper, lambda: TextStream(tokenizer, prompt, stop), outbox, *sessions, stops=bool(stop))
 
 
 def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:

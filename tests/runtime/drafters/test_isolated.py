@@ -138,31 +138,11 @@ def test_a_cancelled_text_whose_drafter_cannot_end_is_over_all_the_same(toys: An
     assert len(tokens_of(other)) == 4
 
 
-def add_plainly(want: Wanted, *tokens: Any) -> None:
-    for token in tokens:
-        want.proposal.tokens.append(token)
-        want.proposal.origins.append("own")
-        want.proposal.distributions.append(Distribution.point(int(token)))
-
-
-def without_distribution(want: Wanted) -> None:
-    want.proposal.tokens.append(1)
-    want.proposal.origins.append("own")
-
-
-def without_origin(want: Wanted) -> None:
-    want.proposal.tokens.append(1)
-    want.proposal.distributions.append(Distribution.point(1))
-
-
-def of_another_token(want: Wanted) -> None:
-    add_plainly(want, 1)
-    want.proposal.distributions[-1] = Distribution.point(2)
-
-
-def of_no_distribution(want: Wanted) -> None:
-    add_plainly(want, 1)
-    want.proposal.distributions[-1] = 0.5  # type: ignore[call-overload]
+def add_plainly(want: Wanted, *tokens: Any, origins: Any = None, distributions: Any = None) -> None:
+    want.proposal.tokens.extend(tokens)
+    want.proposal.origins.extend(["own"] * len(tokens) if origins is None else origins)
+    certain = [Distribution.point(int(token)) for token in tokens]
+    want.proposal.distributions.extend(certain if distributions is None else distributions)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +152,16 @@ def of_no_distribution(want: Wanted) -> None:
         (lambda want: add_plainly(want, 1, -1), "proposed token -1, expected ids from 0 to 29"),
         (lambda want: add_plainly(want, 1.0), "proposed 1.0, expected a token id"),
         (lambda want: add_plainly(want, *[1] * 50), "proposed 50 tokens, expected at most k = 2"),
-        (without_origin, "gave 0 origins for 1 tokens, expected one each"),
-        (without_distribution, "gave 0 distributions for 1 tokens, expected one each"),
-        (of_another_token, "proposed token 1 with a distribution that never draws it"),
-        (of_no_distribution, "proposed token 1 with a distribution that never draws it"),
+        (lambda want: add_plainly(want, 1, origins=[]), "gave 0 origins for 1 tokens, expected one each"),
+        (lambda want: add_plainly(want, 1, distributions=[]), "gave 0 distributions for 1 tokens, expected one each"),
+        (
+            lambda want: add_plainly(want, 1, distributions=[Distribution.point(2)]),
+            "proposed token 1 with a distribution that never draws it",
+        ),
+        (
+            lambda want: add_plainly(want, 1, distributions=[0.5]),
+            "proposed token 1 with a distribution that never draws it",
+        ),
     ],
 )
 def test_a_proposal_that_cannot_be_scored_ends_its_own_text(

@@ -366,76 +366,59 @@ STORE = store_feeds([3, 3], "float32", 2, 8, room=10)
 CROSS = cross_feeds([4, 10], [3, 3], (4, 2, 8), "float32", room=10)
 
 
-@pytest.mark.parametrize(
-    ("operator", "change", "message"),
-    [
-        (ENCODER_ATTENTION, {"query": zeros(1, 6, 32)}, r"query: got shape \[1, 6, 32\], expected \[1, tokens, heads"),
-        (ENCODER_ATTENTION, {"query": zeros(2, 3, 4, 8)}, r"query: got shape \[2, 3, 4, 8\]"),
-        (ENCODER_ATTENTION, {"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value"),
-        (ENCODER_ATTENTION, {"query": zeros(1, 6, 4, 7)}, "query: got head_size 7, expected a multiple of 2"),
-        (ENCODER_ATTENTION, {"key": zeros(1, 6, 16)}, r"key: got shape \[1, 6, 16\], expected \[1, tokens, kv_heads"),
-        (ENCODER_ATTENTION, {"key": zeros(1, 5, 2, 8)}, r"key: got shape \[1, 5, 2, 8\], expected .* = \[1, 6, 2, 8\]"),
-        (ENCODER_ATTENTION, {"key": zeros(1, 6, 2, 4)}, r"key: got shape \[1, 6, 2, 4\], expected .* = \[1, 6, 2, 8\]"),
+WRONG: dict[Operator, list[tuple[Feeds, str]]] = {
+    ENCODER_ATTENTION: [
+        ({"query": zeros(1, 6, 32)}, r"query: got shape \[1, 6, 32\], expected \[1, tokens, heads"),
+        ({"query": zeros(2, 3, 4, 8)}, r"query: got shape \[2, 3, 4, 8\]"),
+        ({"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value"),
+        ({"query": zeros(1, 6, 4, 7)}, "query: got head_size 7, expected a multiple of 2"),
+        ({"key": zeros(1, 6, 16)}, r"key: got shape \[1, 6, 16\], expected \[1, tokens, kv_heads"),
+        ({"key": zeros(1, 5, 2, 8)}, r"key: got shape \[1, 5, 2, 8\], expected .* = \[1, 6, 2, 8\]"),
+        ({"key": zeros(1, 6, 2, 4)}, r"key: got shape \[1, 6, 2, 4\], expected .* = \[1, 6, 2, 8\]"),
+        ({"key": zeros(1, 6, 0, 8)}, "query: got 4 heads, expected a multiple of the 0 key-value heads"),
+        ({"value": zeros(1, 6, 4, 8)}, r"value: got shape \[1, 6, 4, 8\]"),
+        ({"new_lengths": ints(3, 4)}, "new_lengths: got 7 tokens together, expected the 6"),
+        ({"new_lengths": ints(6, 0)}, r"new_lengths\[1\]: got 0, expected 1 or more"),
+        ({"new_lengths": ints(-(2**31), 6)}, r"new_lengths\[0\]: got -2147483648"),
+        ({"new_lengths": ints(6)[None]}, r"new_lengths: got shape \[1, 1\], expected \[sequences\]"),
+        ({"distance_bias": zeros(2, 5)}, r"distance_bias: got shape \[2, 5\], .* with 4 heads"),
+        ({"distance_bias": zeros(4, 0)}, r"distance_bias: got shape \[4, 0\], .* and a distance"),
+    ],
+    STORE_KEY_VALUE: [
+        ({"key": zeros(1, 6, 16)}, r"key: got shape \[1, 6, 16\], expected \[1, tokens, kv_heads"),
+        ({"key": zeros(2, 3, 2, 8)}, r"key: got shape \[2, 3, 2, 8\], expected .* = \[1, 3, 2, 8\]"),
+        ({"key": zeros(1, 6, 3, 8)}, r"key: got shape \[1, 6, 3, 8\], expected .* = \[1, 6, 2, 8\]"),
+        ({"value": zeros(1, 5, 2, 8)}, r"value: got shape \[1, 5, 2, 8\]"),
+        ({"past_key": zeros(3, 2, 80)}, r"past_key: got shape \[3, 2, 80\], expected \[slots, kv_heads"),
+        ({"past_value": zeros(3, 2, 9, 8)}, r"past_value: got shape .*, expected the shape of past_key"),
+        ({"slots": ints(0, 3)}, r"slots\[1\]: got 3, expected 0 to 2"),
+        ({"slots": ints(-1, 0)}, r"slots\[0\]: got -1, expected 0 to 2"),
+        ({"slots": ints(2, 2)}, r"slots\[1\]: got 2 a second time"),
+        ({"slots": ints(0)}, r"slots: got shape \[1\], expected \[sequences\] = \[2\]"),
+        ({"new_lengths": ints(5, 2)}, "new_lengths: got 7 tokens together, expected the 6"),
         (
-            ENCODER_ATTENTION,
-            {"key": zeros(1, 6, 0, 8)},
-            "query: got 4 heads, expected a multiple of the 0 key-value heads",
-        ),
-        (ENCODER_ATTENTION, {"value": zeros(1, 6, 4, 8)}, r"value: got shape \[1, 6, 4, 8\]"),
-        (ENCODER_ATTENTION, {"new_lengths": ints(3, 4)}, "new_lengths: got 7 tokens together, expected the 6"),
-        (ENCODER_ATTENTION, {"new_lengths": ints(6, 0)}, r"new_lengths\[1\]: got 0, expected 1 or more"),
-        (ENCODER_ATTENTION, {"new_lengths": ints(-(2**31), 6)}, r"new_lengths\[0\]: got -2147483648"),
-        (ENCODER_ATTENTION, {"new_lengths": ints(6)[None]}, r"new_lengths: got shape \[1, 1\], expected \[sequences\]"),
-        (ENCODER_ATTENTION, {"distance_bias": zeros(2, 5)}, r"distance_bias: got shape \[2, 5\], .* with 4 heads"),
-        (ENCODER_ATTENTION, {"distance_bias": zeros(4, 0)}, r"distance_bias: got shape \[4, 0\], .* and a distance"),
-        (STORE_KEY_VALUE, {"key": zeros(1, 6, 16)}, r"key: got shape \[1, 6, 16\], expected \[1, tokens, kv_heads"),
-        (STORE_KEY_VALUE, {"key": zeros(2, 3, 2, 8)}, r"key: got shape \[2, 3, 2, 8\], expected .* = \[1, 3, 2, 8\]"),
-        (STORE_KEY_VALUE, {"key": zeros(1, 6, 3, 8)}, r"key: got shape \[1, 6, 3, 8\], expected .* = \[1, 6, 2, 8\]"),
-        (STORE_KEY_VALUE, {"value": zeros(1, 5, 2, 8)}, r"value: got shape \[1, 5, 2, 8\]"),
-        (
-            STORE_KEY_VALUE,
-            {"past_key": zeros(3, 2, 80)},
-            r"past_key: got shape \[3, 2, 80\], expected \[slots, kv_heads",
-        ),
-        (
-            STORE_KEY_VALUE,
-            {"past_value": zeros(3, 2, 9, 8)},
-            r"past_value: got shape .*, expected the shape of past_key",
-        ),
-        (STORE_KEY_VALUE, {"slots": ints(0, 3)}, r"slots\[1\]: got 3, expected 0 to 2"),
-        (STORE_KEY_VALUE, {"slots": ints(-1, 0)}, r"slots\[0\]: got -1, expected 0 to 2"),
-        (STORE_KEY_VALUE, {"slots": ints(2, 2)}, r"slots\[1\]: got 2 a second time"),
-        (STORE_KEY_VALUE, {"slots": ints(0)}, r"slots: got shape \[1\], expected \[sequences\] = \[2\]"),
-        (STORE_KEY_VALUE, {"new_lengths": ints(5, 2)}, "new_lengths: got 7 tokens together, expected the 6"),
-        (
-            STORE_KEY_VALUE,
             {"key": zeros(1, 12, 2, 8), "value": zeros(1, 12, 2, 8), "new_lengths": ints(1, 11)},
             r"new_lengths\[1\]: got 11, expected at most the cache's capacity 10",
         ),
-        (CROSS_ATTENTION, {"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value"),
-        (CROSS_ATTENTION, {"query": zeros(1, 6, 4, 6)}, r"past_key: got shape \[3, 2, 10, 8\], .* = \[3, 2, 10, 6\]"),
-        (CROSS_ATTENTION, {"past_key": zeros(3, 2, 80)}, r"past_key: got shape \[3, 2, 80\], expected \[slots"),
-        (CROSS_ATTENTION, {"past_value": zeros(2, 2, 10, 8)}, r"past_value: got shape \[2, 2, 10, 8\]"),
-        (CROSS_ATTENTION, {"slots": ints(1, 1)}, r"slots\[1\]: got 1 a second time, expected a slot for each sequence"),
-        (CROSS_ATTENTION, {"slots": ints(0, 2**31 - 1)}, r"slots\[1\]: got 2147483647, expected 0 to 2"),
-        (
-            CROSS_ATTENTION,
-            {"encoder_lengths": ints(4, 0)},
-            r"encoder_lengths\[1\]: got 0, expected 1 to .* capacity 10",
-        ),
-        (
-            CROSS_ATTENTION,
-            {"encoder_lengths": ints(11, 4)},
-            r"encoder_lengths\[0\]: got 11, expected 1 to .* capacity 10",
-        ),
-        (CROSS_ATTENTION, {"encoder_lengths": ints(4, -(2**31))}, r"encoder_lengths\[1\]: got -2147483648"),
-        (CROSS_ATTENTION, {"encoder_lengths": ints(4)}, r"encoder_lengths: got shape \[1\], expected .* = \[2\]"),
-        (
-            CROSS_ATTENTION,
-            {"new_lengths": ints(3, 2)},
-            "new_lengths: got 5 tokens together, expected the 6 of the call",
-        ),
     ],
+    CROSS_ATTENTION: [
+        ({"query": zeros(1, 6, 3, 8)}, "query: got 3 heads, expected a multiple of the 2 key-value"),
+        ({"query": zeros(1, 6, 4, 6)}, r"past_key: got shape \[3, 2, 10, 8\], .* = \[3, 2, 10, 6\]"),
+        ({"past_key": zeros(3, 2, 80)}, r"past_key: got shape \[3, 2, 80\], expected \[slots"),
+        ({"past_value": zeros(2, 2, 10, 8)}, r"past_value: got shape \[2, 2, 10, 8\]"),
+        ({"slots": ints(1, 1)}, r"slots\[1\]: got 1 a second time, expected a slot for each sequence"),
+        ({"slots": ints(0, 2**31 - 1)}, r"slots\[1\]: got 2147483647, expected 0 to 2"),
+        ({"encoder_lengths": ints(4, 0)}, r"encoder_lengths\[1\]: got 0, expected 1 to .* capacity 10"),
+        ({"encoder_lengths": ints(11, 4)}, r"encoder_lengths\[0\]: got 11, expected 1 to .* capacity 10"),
+        ({"encoder_lengths": ints(4, -(2**31))}, r"encoder_lengths\[1\]: got -2147483648"),
+        ({"encoder_lengths": ints(4)}, r"encoder_lengths: got shape \[1\], expected .* = \[2\]"),
+        ({"new_lengths": ints(3, 2)}, "new_lengths: got 5 tokens together, expected the 6 of the call"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("operator", "change", "message"), [(operator, *case) for operator, cases in WRONG.items() for case in cases]
 )
 def test_wrong_shapes_and_lengths(operator: Operator, change: Feeds, message: str) -> None:
     feeds = {ENCODER_ATTENTION: ENCODER, STORE_KEY_VALUE: STORE, CROSS_ATTENTION: CROSS}[operator]

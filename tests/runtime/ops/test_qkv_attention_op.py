@@ -1,6 +1,6 @@
 """QkvAttention through ONNX Runtime: the bits of the operators that it takes the place of, whatever the call.
 
-Those are held to float64 by their own tests. Run as a program, this file stores the results of one fixed set of calls.
+Those are held to float64 by their own tests.
 """
 
 from __future__ import annotations

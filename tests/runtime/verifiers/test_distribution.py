@@ -8,7 +8,6 @@ wild must fail it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,8 +24,8 @@ from mxspec.runtime.drafters.suffixes.suffix_corpus import SuffixCorpus, suffix_
 from mxspec.runtime.sampling.distribution import Distribution
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.verifiers import verify
-from mxspec.runtime.verifiers.verify import MRS, VERIFIERS
-from tests.broken import unprocessed_draft, verify_with_a_late_bonus
+from mxspec.runtime.verifiers.verify import VERIFIERS
+from tests.broken import unprocessed_draft
 from tests.runtime.verifiers import exact
 from tests.runtime.verifiers.conftest import CountTexts
 from tests.runtime.verifiers.exact import Logits, text_probabilities
@@ -117,10 +116,6 @@ def test_acceptance_with_the_wrong_tokens_probability_is_caught(surprise: Surpri
 
     monkeypatch.setattr(verify, "keeps", keeps)
     assert surprise(2) < FALSE_ALARM
-
-
-def test_a_bonus_token_drawn_one_position_late_is_caught(surprise: Surprise) -> None:
-    assert surprise(2, verifier=replace(MRS, verify=verify_with_a_late_bonus)) < FALSE_ALARM
 
 
 def test_an_unprocessed_draft_distribution_is_caught(surprise: Surprise, monkeypatch: MonkeyPatch) -> None:
