@@ -31,7 +31,7 @@ from mxspec.compile.interchange.contract import (
 )
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.interchange.lowering import lower
-from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
+from mxspec.compile.interchange.lowering.nodes import Call, WeightMatrix
 from mxspec.compile.interchange.types import Scales, StandardTensor, StoredMatrix, opset_of, store_matrix, store_plain
 from mxspec.compile.interchange.weights import Advance, write_weights
 from mxspec.compile.progress import Stages

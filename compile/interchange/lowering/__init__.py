@@ -6,15 +6,23 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
-from mxspec.compile.interchange.lowering.attention import lower_attention, lower_qkv_attention
-from mxspec.compile.interchange.lowering.call import Call
+from mxspec.compile.interchange.lowering.attention import (
+    lower_attention,
+    lower_qkv_attention,
+    lower_rotary_embedding,
+)
 from mxspec.compile.interchange.lowering.experts import lower_experts
-from mxspec.compile.interchange.lowering.gates import lower_geglu, lower_swiglu
-from mxspec.compile.interchange.lowering.nodes import Nodes
-from mxspec.compile.interchange.lowering.norms import lower_add_layer_norm, lower_add_rms_norm, lower_rms_norm
-from mxspec.compile.interchange.lowering.products import lower_gather, lower_matmul
-from mxspec.compile.interchange.lowering.rotation import lower_rotary_embedding
-from mxspec.compile.interchange.lowering.views import lower_reshape
+from mxspec.compile.interchange.lowering.nodes import Call, Nodes
+from mxspec.compile.interchange.lowering.rows import (
+    lower_add_layer_norm,
+    lower_add_rms_norm,
+    lower_gather,
+    lower_geglu,
+    lower_matmul,
+    lower_reshape,
+    lower_rms_norm,
+    lower_swiglu,
+)
 from mxspec.formats.errors import MxspecError
 
 Lowering = Callable[[ir.Node, Nodes, Call], tuple[ir.Value, ...]]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from mxspec.compile.interchange.lowering.call import Call
-from mxspec.compile.interchange.lowering.gates import clamped_gate, gelu_gate, halves, silu_gate
-from mxspec.compile.interchange.lowering.nodes import Nodes
-from mxspec.compile.interchange.lowering.products import dequantized
+from mxspec.compile.interchange.lowering.nodes import Call, Nodes
+from mxspec.compile.interchange.lowering.rows import clamped_gate, dequantized, gelu_gate, halves, silu_gate
 
 
 def lower_experts(node: ir.Node, nodes: Nodes, call: Call) -> tuple[ir.Value, ...]:

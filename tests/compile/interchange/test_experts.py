@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from mxspec.compile.interchange.lowering import lower
-from mxspec.compile.interchange.lowering.call import Call, WeightMatrix
+from mxspec.compile.interchange.lowering.nodes import Call, WeightMatrix
 from tests.runtime.ops.test_experts_op import BIASES, Floats, Ids, Layer, formats_of, layer_of, routing
 
 

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from mxspec.compile.interchange.contract import fix_shapes
 from mxspec.compile.interchange.lowering import lower
-from mxspec.compile.interchange.lowering.call import Call
+from mxspec.compile.interchange.lowering.nodes import Call
 from mxspec.compile.interchange.standard import check
 from mxspec.compile.interchange.types import ELEMENT_TYPES, opset_of
 from mxspec.formats.errors import CheckFailed, MxspecError
