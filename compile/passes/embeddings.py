@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_GATHER
-from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import make_node, put_behind, put_in_place
 
 StoredOnce = Callable[[str], bool]  # whether the embedding of a matrix's parameter is looked up in its tiles
@@ -20,70 +19,51 @@ def never(parameter: str) -> bool:
     return False
 
 
-class ShareTiedTables(GraphPass):
+def share_tied_tables(
+    model: ir.Model, specs: dict[str, WeightSpec], stored_once: StoredOnce, beside: Sequence[WeightSpec]
+) -> None:
     """Look rows up in the tiles of a matrix of the same parameter, if `stored_once` says so, and remove the table.
 
     The matrix may also be one of `beside`, which belong to another graph over the same weights. Requires a swept graph:
     an unused reader would count as a reader of the whole table.
     """
-
-    def __init__(
-        self, specs: dict[str, WeightSpec], stored_once: StoredOnce, beside: Sequence[WeightSpec] = ()
-    ) -> None:
-        self._specs, self._stored_once, self._beside = specs, stored_once, beside
-
-    def change(self, model: ir.Model) -> int:
-        held = [self._specs[name] for name in model.graph.initializers if name in self._specs]
-        matrices = {spec.sources: spec for spec in self._beside if spec.looked_up}
-        matrices |= {spec.sources: spec for spec in held if self._may_be_looked_up(spec)}
-        tables = [spec for spec in held if spec.kind == "float32" and spec.sources in matrices]
-        return sum(self._share(model, table, matrices[table.sources]) for table in tables)
-
-    def _may_be_looked_up(self, spec: WeightSpec) -> bool:
-        alone = spec.kind == "matmul" and len(spec.sources) == 1 and not spec.transpose
-        return alone and self._stored_once(spec.sources[0])
-
-    def _share(self, model: ir.Model, table: WeightSpec, matrix: WeightSpec) -> bool:
-        nodes = _lookups(model, table.name)
-        if nodes and matrix.name not in model.graph.initializers:
-            shape, dtype = ir.Shape(matrix.stored_shape), ir.TensorType(ir.DataType.UINT8)
-            model.graph.initializers.add(ir.Value(name=matrix.name, shape=shape, type=dtype))
-        for node in nodes:
-            inputs = [node.inputs[1], model.graph.initializers[matrix.name]]
-            packed = make_node(PACKED_GATHER, inputs, _attributes(matrix), name=f"{node.name}_packed")
-            put_in_place(model, node, packed, node.outputs)
-            model.graph.remove(node, safe=True)
-        if nodes:
+    held = [specs[name] for name in model.graph.initializers if name in specs]
+    matrices = {spec.sources: spec for spec in beside if spec.looked_up}
+    for spec in held:
+        if spec.kind == "matmul" and len(spec.sources) == 1 and not spec.transpose and stored_once(spec.sources[0]):
+            matrices[spec.sources] = spec
+    for table in held:
+        matrix = matrices.get(table.sources) if table.kind == "float32" else None
+        if matrix is not None and (nodes := _lookups(model, table.name)):
+            _look_up(model, nodes, matrix)
             del model.graph.initializers[table.name]
-            self._specs[matrix.name] = replace(matrix, looked_up=True)
-        return bool(nodes)
+            specs[matrix.name] = replace(matrix, looked_up=True)
 
 
-class HalveEmbeddings(GraphPass):
+def _look_up(model: ir.Model, nodes: list[ir.Node], matrix: WeightSpec) -> None:
+    """Replace lookups in a table by lookups in the tiles of a matrix."""
+    if matrix.name not in model.graph.initializers:
+        shape, dtype = ir.Shape(matrix.stored_shape), ir.TensorType(ir.DataType.UINT8)
+        model.graph.initializers.add(ir.Value(name=matrix.name, shape=shape, type=dtype))
+    for node in nodes:
+        inputs = [node.inputs[1], model.graph.initializers[matrix.name]]
+        packed = make_node(PACKED_GATHER, inputs, _attributes(matrix), name=f"{node.name}_packed")
+        put_in_place(model, node, packed, node.outputs)
+        model.graph.remove(node, safe=True)
+
+
+def halve_embeddings(model: ir.Model, specs: dict[str, WeightSpec]) -> None:
     """Make tables that are only looked up float16, in graph and specs; the rows are cast, not the table.
 
-    Requires a swept graph, as ShareTiedTables.
+    Requires a swept graph, as share_tied_tables.
     """
-
-    def __init__(self, specs: dict[str, WeightSpec]) -> None:
-        self._specs = specs
-
-    def change(self, model: ir.Model) -> int:
-        tables = [name for name, spec in self._specs.items() if spec.kind == "float32" and len(spec.shape) == 2]
-        return sum(self._halve(model, name) for name in tables)
-
-    def _halve(self, model: ir.Model, name: str) -> bool:
-        nodes = _lookups(model, name)
+    for name, spec in specs.items():
+        nodes = _lookups(model, name) if spec.kind == "float32" and len(spec.shape) == 2 else []
         if nodes:
             model.graph.initializers[name].type = ir.TensorType(ir.DataType.FLOAT16)
-            self._specs[name] = replace(self._specs[name], kind="embedding", format="fp16")
+            specs[name] = replace(spec, kind="embedding", format="fp16")
         for node in nodes:
             _cast_result(node)
-        return bool(nodes)
-
-    def ensures(self, model: ir.Model) -> None:
-        for name, value in model.graph.initializers.items():
-            assert name not in self._specs or value.dtype == ir.DataType.from_numpy(self._specs[name].stored_dtype)
 
 
 def _lookups(model: ir.Model, name: str) -> list[ir.Node]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from mxspec.compile.graph.operators import ATTENTION, QKV_ATTENTION, ROTARY_EMBEDDING
-from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import (
     Segment,
     is_node_of,
@@ -43,26 +42,21 @@ class _Operand:
     pairs: bool  # how they rotate
 
 
-class FuseQkv(GraphPass):
+def fuse_qkv(model: ir.Model) -> None:
     """Replace Attention by QkvAttention if its queries, keys and values, in this order, make up one value.
 
     The order may hold in each row, or in each head's piece of a row. Queries and keys may be normed and then rotated,
     by the same tables; queries may be scaled. With any other operation on them, the attention is left unchanged.
     Requires fused projections, and rotations of whole heads.
     """
-
-    def change(self, model: ir.Model) -> int:
-        return sum(_fuse(model, node) for node in nodes_of(ATTENTION, model))
-
-
-def _fuse(model: ir.Model, node: ir.Node) -> bool:
-    flat = _flat_output(node)
-    query, key, value = [_operand(value) for value in node.inputs[: _CACHE.start]]
-    if flat is None or query is None or key is None or value is None or not _fit(query, key, value):
-        return False
-    fused = make_node(QKV_ATTENTION, _inputs(node, query, key), _attributes(node, query, key), name=f"{node.name}_qkv")
-    put_in_place(model, node, fused, (flat, *node.outputs[1:]))
-    return True
+    for node in nodes_of(ATTENTION, model):
+        flat = _flat_output(node)
+        query, key, value = [_operand(value) for value in node.inputs[: _CACHE.start]]
+        if flat is None or query is None or key is None or value is None or not _fit(query, key, value):
+            continue
+        inputs, attributes = _inputs(node, query, key), _attributes(node, query, key)
+        fused = make_node(QKV_ATTENTION, inputs, attributes, name=f"{node.name}_qkv")
+        put_in_place(model, node, fused, (flat, *node.outputs[1:]))
 
 
 def _flat_output(node: ir.Node) -> ir.Value | None:
@@ -187,28 +181,20 @@ def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
     return value, 1.0
 
 
-class JoinPartialRotations(GraphPass):
+def join_partial_rotations(model: ir.Model) -> None:
     """Replace the Concat of a rotated first part and the untouched rest of a value by the rotation of the whole value.
 
     RotaryEmbedding copies the entries beyond its tables. The two parts must cover the value's last axis.
     """
-
-    def change(self, model: ir.Model) -> int:
-        return sum(_join(model, node) for node in list(model.graph) if node.op_type == "Concat")
-
-
-def _join(model: ir.Model, node: ir.Node) -> bool:
-    rotation = None if node.inputs[0] is None else node.inputs[0].producer()
-    if rotation is None or not is_node_of(ROTARY_EMBEDDING, rotation) or len(node.inputs) != 2:
-        return False
-    first, rest = segment_of(rotation.inputs[0]), segment_of(node.inputs[1])
-    if first is None or rest is None or first.source is not rest.source:
-        return False
-    if last_dimension(node.outputs[0]) != first.width:
-        return False
-    if (first.start, rest.start, rest.size) != (0, first.size, first.width - first.size):
-        return False
-    name = f"{node.name}_rotated"
-    whole = make_node(ROTARY_EMBEDDING, [first.source, *rotation.inputs[1:]], rotation.attributes.values(), name=name)
-    put_in_place(model, node, whole, node.outputs)
-    return True
+    for node in [node for node in model.graph if node.op_type == "Concat"]:
+        rotation = None if node.inputs[0] is None else node.inputs[0].producer()
+        if rotation is None or not is_node_of(ROTARY_EMBEDDING, rotation) or len(node.inputs) != 2:
+            continue
+        first, rest = segment_of(rotation.inputs[0]), segment_of(node.inputs[1])
+        if first is None or rest is None or first.source is not rest.source:
+            continue
+        covered = (first.start, rest.start, rest.size) == (0, first.size, first.width - first.size)
+        if covered and last_dimension(node.outputs[0]) == first.width:
+            inputs, name = [first.source, *rotation.inputs[1:]], f"{node.name}_rotated"
+            whole = make_node(ROTARY_EMBEDDING, inputs, rotation.attributes.values(), name=name)
+            put_in_place(model, node, whole, node.outputs)

@@ -9,77 +9,66 @@ import onnx_ir as ir
 
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.graph.operators import PACKED_MATMUL
-from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import last_dimension, make_node, put_in_place
 from mxspec.formats.tiles import pack_values
 from mxspec.formats.weight_format import FP16_TILES, packed_shape
 
 
-class PackRouters(GraphPass):
+def pack_routers(model: ir.Model, specs: dict[str, WeightSpec]) -> None:
     """Replace products with a parameter that is no linear layer's, and sums along the last axis, by PackedMatMul.
 
     ONNX Runtime's own product and sum add in an order that depends on the other rows. A router's weights have float16
     tiles whatever the format of the model: they are small, and they choose. Choices (TopK) are made in the order of
     rank, equal scores by the lower index.
     """
+    for node in list(model.graph):
+        if node.op_type in ("MatMul", "Gemm"):
+            _pack_product(model, node, specs)
+        elif node.op_type == "ReduceSum":
+            _pack_sum(model, node, specs)
+        elif node.op_type == "TopK" and not node.attributes.get_int("sorted", 1):
+            node.attributes["sorted"] = ir.AttrInt64("sorted", 1)
 
-    def __init__(self, specs: dict[str, WeightSpec]) -> None:
-        self._specs = specs
 
-    def change(self, model: ir.Model) -> int:
-        count = 0
-        for node in list(model.graph):
-            if node.op_type in ("MatMul", "Gemm"):
-                count += self._pack_product(model, node)
-            elif node.op_type == "ReduceSum":
-                count += self._pack_sum(model, node)
-            elif node.op_type == "TopK" and not node.attributes.get_int("sorted", 1):
-                node.attributes["sorted"] = ir.AttrInt64("sorted", 1)
-                count += 1
-        return count
+def _pack_product(model: ir.Model, node: ir.Node, specs: dict[str, WeightSpec]) -> None:
+    found = _operands(node)
+    spec = None if found is None else specs.get(str(found.weight.name))
+    if found is None or spec is None or spec.kind != "float32" or len(spec.shape) != 2:
+        return
+    n, k = spec.shape
+    packed = replace(spec, kind="matmul", format=FP16_TILES)
+    specs[spec.name] = packed
+    found.weight.shape, found.weight.dtype = ir.Shape(packed.stored_shape), ir.DataType.UINT8
+    attributes = ir.convenience.convert_attributes({"K": k, "N": n, "format": FP16_TILES})
+    product = make_node(PACKED_MATMUL, [found.x, found.weight, found.bias], attributes, name=f"{node.name}_packed")
+    put_in_place(model, node, product, node.outputs)
 
-    def _pack_product(self, model: ir.Model, node: ir.Node) -> bool:
-        found = _operands(node)
-        spec = None if found is None else self._specs.get(str(found.weight.name))
-        if found is None or spec is None or spec.kind != "float32" or len(spec.shape) != 2:
-            return False
-        n, k = spec.shape
-        packed = replace(spec, kind="matmul", format=FP16_TILES)
-        self._specs[spec.name] = packed
-        found.weight.shape, found.weight.dtype = ir.Shape(packed.stored_shape), ir.DataType.UINT8
-        attributes = ir.convenience.convert_attributes({"K": k, "N": n, "format": FP16_TILES})
-        product = make_node(PACKED_MATMUL, [found.x, found.weight, found.bias], attributes, name=f"{node.name}_packed")
-        put_in_place(model, node, product, node.outputs)
-        return True
 
-    def _pack_sum(self, model: ir.Model, node: ir.Node) -> bool:
-        """The sum of the entries of the last axis: a product with ones."""
-        x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
-        size = None if x is None else last_dimension(x)
-        axis = None if axes is None else ir.convenience.get_const_tensor(axes)
-        if x is None or x.shape is None or axes is None or size is None or axis is None or axis.size != 1:
-            return False
-        if int(axis.numpy().reshape(-1)[0]) not in (-1, len(x.shape) - 1):
-            return False
-        graph = model.graph
-        name = f"ones_{size}"
-        if name not in graph.initializers:
-            tiles = pack_values(np.ones((1, size), np.float32), FP16_TILES).data
-            value = ir.Value(
-                name=name, shape=ir.Shape(packed_shape(FP16_TILES, 1, size)), type=ir.TensorType(ir.DataType.UINT8)
-            )
-            self._specs[name] = WeightSpec(name, "matmul", FP16_TILES, (1, size), value=tiles)
-            graph.initializers.add(value)
-        attributes = ir.convenience.convert_attributes({"K": size, "N": 1, "format": FP16_TILES})
-        total = make_node(PACKED_MATMUL, [x, graph.initializers[name]], attributes, name=f"{node.name}_packed")
-        if node.attributes.get_int("keepdims", 1):
-            put_in_place(model, node, total, node.outputs)
-            return True
-        total.outputs[0].name, total.outputs[0].type = f"{node.name}_kept", x.type
-        graph.insert_before(node, total)
-        dropped = ir.Node("", "Squeeze", [total.outputs[0], axes], name=f"{node.name}_dropped")
-        put_in_place(model, node, dropped, node.outputs)
-        return True
+def _pack_sum(model: ir.Model, node: ir.Node, specs: dict[str, WeightSpec]) -> None:
+    """The sum of the entries of the last axis: a product with ones."""
+    x, axes = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else None
+    size = None if x is None else last_dimension(x)
+    axis = None if axes is None else ir.convenience.get_const_tensor(axes)
+    if x is None or x.shape is None or axes is None or size is None or axis is None or axis.size != 1:
+        return
+    if int(axis.numpy().reshape(-1)[0]) not in (-1, len(x.shape) - 1):
+        return
+    graph = model.graph
+    name = f"ones_{size}"
+    if name not in graph.initializers:
+        tiles = pack_values(np.ones((1, size), np.float32), FP16_TILES).data
+        shape, dtype = ir.Shape(packed_shape(FP16_TILES, 1, size)), ir.TensorType(ir.DataType.UINT8)
+        specs[name] = WeightSpec(name, "matmul", FP16_TILES, (1, size), value=tiles)
+        graph.initializers.add(ir.Value(name=name, shape=shape, type=dtype))
+    attributes = ir.convenience.convert_attributes({"K": size, "N": 1, "format": FP16_TILES})
+    total = make_node(PACKED_MATMUL, [x, graph.initializers[name]], attributes, name=f"{node.name}_packed")
+    if node.attributes.get_int("keepdims", 1):
+        put_in_place(model, node, total, node.outputs)
+        return
+    total.outputs[0].name, total.outputs[0].type = f"{node.name}_kept", x.type
+    graph.insert_before(node, total)
+    dropped = ir.Node("", "Squeeze", [total.outputs[0], axes], name=f"{node.name}_dropped")
+    put_in_place(model, node, dropped, node.outputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from mxspec.compile.graph.operators import PACKED_MATMUL
-from mxspec.compile.passes.graph_pass import GraphPass
 from mxspec.compile.passes.nodes import last_dimension, put_behind
 
 _SWAP = (0, 2, 1, 3)  # its own inverse
@@ -14,33 +13,20 @@ _ROW_WISE = {PACKED_MATMUL.name, "LayerNormalization", "RMSNormalization", "Relu
 _ROW_WISE_PAIRS = {"Add", "Mul"}  # if both inputs are such views
 
 
-class MakeReshapesConstant(GraphPass):
+def make_reshapes_constant(model: ir.Model) -> None:
     """Give a Reshape an equivalent constant shape if there is one; remove a Reshape without effect."""
-
-    def change(self, model: ir.Model) -> int:
-        return sum(_make_constant(model, node) for node in list(model.graph) if node.op_type == "Reshape")
-
-    def ensures(self, model: ir.Model) -> None:
-        assert all(
-            node.inputs[1].producer().op_type == "Constant"  # type: ignore[union-attr]
-            for node in model.graph
-            if node.op_type == "Reshape" and node.outputs[0].uses() and _target(node) is not None
-        )
-
-
-def _make_constant(model: ir.Model, node: ir.Node) -> bool:
-    source, result = node.inputs[0], node.outputs[0]
-    target = _target(node)
-    if source is None or target is None:
-        return False
-    if list(source.shape or ()) == list(result.shape or ()) and not result.is_graph_output():
-        result.replace_all_uses_with(source)
-        return True
-    shape = ir.Node("", "Constant", [], [ir.AttrInt64s("value_ints", target)], name=f"{node.name}_shape")
-    model.graph.insert_before(node, shape)
-    node.replace_input_with(1, shape.outputs[0])
-    node.attributes["allowzero"] = ir.AttrInt64("allowzero", 0)
-    return True
+    for node in [node for node in model.graph if node.op_type == "Reshape"]:
+        source, result = node.inputs[0], node.outputs[0]
+        target = _target(node)
+        if source is None or target is None:
+            continue
+        if list(source.shape or ()) == list(result.shape or ()) and not result.is_graph_output():
+            result.replace_all_uses_with(source)
+            continue
+        shape = ir.Node("", "Constant", [], [ir.AttrInt64s("value_ints", target)], name=f"{node.name}_shape")
+        model.graph.insert_before(node, shape)
+        node.replace_input_with(1, shape.outputs[0])
+        node.attributes["allowzero"] = ir.AttrInt64("allowzero", 0)
 
 
 def _target(node: ir.Node) -> list[int] | None:
@@ -60,22 +46,14 @@ def _target(node: ir.Node) -> list[int] | None:
     return target if says_it else None
 
 
-class CancelTransposes(GraphPass):
-    """Move head transposes after operators that work along the last axis only; two that meet cancel."""
-
-    def change(self, model: ir.Model) -> int:
-        return sum(_cancel(node) for node in list(model.graph))
-
-    def ensures(self, model: ir.Model) -> None:
-        assert not any(_meets(node) and node.outputs[0].uses() for node in model.graph)
-
-
-def _cancel(node: ir.Node) -> bool:
-    if _meets(node):
-        swap = node.inputs[0].producer()  # type: ignore[union-attr]
-        node.outputs[0].replace_all_uses_with(swap.inputs[0])  # type: ignore[union-attr, arg-type]
-        return True
-    return node.op_type in _LAST_AXIS_OPS and _along_last_axis(node) and _move_swap(node)
+def cancel_transposes(model: ir.Model) -> None:
+    """Move transposes of heads after operators that work along the last axis only; two that meet cancel."""
+    for node in list(model.graph):
+        if _meets(node):
+            swap = node.inputs[0].producer()  # type: ignore[union-attr]
+            node.outputs[0].replace_all_uses_with(swap.inputs[0])  # type: ignore[union-attr, arg-type]
+        elif node.op_type in _LAST_AXIS_OPS and _along_last_axis(node):
+            _move_swap(node)
 
 
 def _meets(node: ir.Node) -> bool:
@@ -84,11 +62,11 @@ def _meets(node: ir.Node) -> bool:
     return source is not None and _is_swap(source.producer()) and not node.outputs[0].is_graph_output()
 
 
-def _move_swap(node: ir.Node) -> bool:
+def _move_swap(node: ir.Node) -> None:
     data = range(len(node.inputs)) if node.op_type == "Concat" else range(1)
     swaps = [value.producer() if (value := node.inputs[i]) is not None else None for i in data]
     if not all(_is_swap(swap) for swap in swaps):
-        return False
+        return
     for i, swap in zip(data, swaps, strict=True):
         assert swap is not None
         node.replace_input_with(i, swap.inputs[0])
@@ -100,7 +78,6 @@ def _move_swap(node: ir.Node) -> bool:
             output.shape = ir.Shape([output.shape[axis] for axis in _SWAP])
         put_behind(node, output, swap)
         # The walk has a list of the old nodes only, so a swap further down meets this one later.
-    return True
 
 
 def _is_swap(node: ir.Node | None) -> bool:
@@ -116,44 +93,28 @@ def _along_last_axis(node: ir.Node) -> bool:
     return axis is not None and axis.as_int() in (3, -1)
 
 
-class DropFlattenings(GraphPass):
-    """Move such views after the operators that treat each row alone; a view and the view back cancel.
+def drop_flattenings(model: ir.Model) -> None:
+    """Move flat views of rows after the operators that treat each row alone; a view and the view back cancel.
 
     An operator that needs the flat form keeps the view in front of it.
     """
-
-    def change(self, model: ir.Model) -> int:
-        return sum(_drop(node) for node in list(model.graph))
-
-    def ensures(self, model: ir.Model) -> None:
-        assert not any(_views_back(node) and node.outputs[0].uses() for node in model.graph)
-
-
-def _drop(node: ir.Node) -> bool:
-    if node.op_type in _ROW_WISE and node.attributes.get_int("axis", -1) == -1:
-        return _move_view(node, 1)
-    if node.op_type in _ROW_WISE_PAIRS:
-        return _move_view(node, 2)
-    source = _unflattened(node.inputs[0]) if _views_back(node) else None
-    if source is None:
-        return False
-    node.outputs[0].replace_all_uses_with(source)
-    return True
+    for node in list(model.graph):
+        if node.op_type in _ROW_WISE and node.attributes.get_int("axis", -1) == -1:
+            _move_view(node, 1)
+        elif node.op_type in _ROW_WISE_PAIRS:
+            _move_view(node, 2)
+        elif node.op_type == "Reshape":
+            source, result = _unflattened(node.inputs[0]), node.outputs[0]
+            if source is not None and source.shape == result.shape and not result.is_graph_output():
+                result.replace_all_uses_with(source)
 
 
-def _views_back(node: ir.Node) -> bool:
-    """Whether this node is the view back."""
-    source = _unflattened(node.inputs[0]) if node.op_type == "Reshape" else None
-    result = node.outputs[0]
-    return source is not None and source.shape == result.shape and not result.is_graph_output()
-
-
-def _move_view(node: ir.Node, data_inputs: int) -> bool:
+def _move_view(node: ir.Node, data_inputs: int) -> None:
     sources = [_unflattened(value) for value in node.inputs[:data_inputs]]
     result = node.outputs[0]
     flat, width = result.shape, last_dimension(result)
     if None in sources or len(node.outputs) != 1 or flat is None or width is None or result.is_graph_output():
-        return False
+        return
     for index, source in enumerate(sources):
         node.replace_input_with(index, source)
     assert sources[0] is not None
@@ -163,7 +124,6 @@ def _move_view(node: ir.Node, data_inputs: int) -> bool:
     view = ir.Node("", "Reshape", [result, target.outputs[0]], name=f"{node.name}_flat")
     view.outputs[0].name, view.outputs[0].shape, view.outputs[0].type = f"{result.name}_flat", flat, result.type
     put_behind(node, result, target, view)
-    return True
 
 
 def _unflattened(value: ir.Value | None) -> ir.Value | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from mxspec.compile.passes.qkv import FuseQkv
-from mxspec.compile.passes.tidying import Sweep
+from mxspec.compile.passes.qkv import fuse_qkv
+from mxspec.compile.passes.tidying import sweep
 
 # Two heads of four; every value between the product and the attention has a name that a test can put a node after.
 GRAPH = """
@@ -51,8 +51,8 @@ def fused(*changes: str, graph: str = GRAPH) -> ir.Node | None:
     for node in [node for node in model.graph if node.op_type == "Identity"]:
         node.outputs[0].replace_all_uses_with(node.inputs[0])
         model.graph.remove(node, safe=True)
-    FuseQkv()(model)
-    Sweep()(model)
+    fuse_qkv(model)
+    sweep(model)
     found = [node for node in model.graph if node.op_type == "QkvAttention"]
     assert len(found) <= 1
     assert len(found) + sum(node.op_type == "Attention" for node in model.graph) == 1
