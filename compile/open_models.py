@@ -70,8 +70,8 @@ def open_models(recipe: Recipe, files: ExitStack, stages: Stages, *, with_baseli
 
 def _fit_draft(draft: Model, target: Model) -> None:
     """Join a draft that reads hidden states to the target, which gives them."""
-    opened, config = draft.checkpoint, draft.checkpoint.config
-    check_kinds(target.checkpoint.config, config)
+    opened, config = draft.checkpoint, draft.config
+    check_kinds(target.config, config)
     if not isinstance(config, HeadConfig):
         return
     if draft.wanted.has_budget:
@@ -95,7 +95,7 @@ def check_models_early(models: Models, stages: Stages) -> None:
             load_tokenizer(model.checkpoint.tokenizer)  # what the runtime would refuse
             model.tokens = TokenIds.read(model.checkpoint.tokenizer)
     recipe = models["target"].recipe
-    for name, length in choose_contexts(recipe, {name: of.checkpoint.config for name, of in models.items()}).items():
+    for name, length in choose_contexts(recipe, {name: of.config for name, of in models.items()}).items():
         models[name].context_length = length
     for note in _first_notes(models):
         stages.note(note)
@@ -107,7 +107,7 @@ def _first_notes(models: Models) -> Iterator[str]:
     if warning := check_prompt_parts(
         target.checkpoint.folder,
         target.tokens.size,
-        is_encoder_decoder=bool(target.checkpoint.config.is_encoder_decoder),
+        is_encoder_decoder=bool(target.config.is_encoder_decoder),
     ):
         yield f"warning: {warning}"
     yield from dict.fromkeys(note for model in models.values() for note in model.checkpoint.notes)
@@ -118,7 +118,7 @@ def _first_notes(models: Models) -> Iterator[str]:
 def _pair_warnings(models: Models) -> Iterator[str]:
     """Where a model or the pair does less than one would think."""
     for model in models.values():
-        warning = rope_warning(model.name, model.checkpoint.config, model.context_length)
+        warning = rope_warning(model.name, model.config, model.context_length)
         if model.name != "baseline" and warning is not None:
             yield warning
     if "draft" not in models:

@@ -67,14 +67,14 @@ def judge_models(models: Models, stages: Stages) -> None:
             model.verdict = models["target"].verdict
         else:
             with stages.step(f"referee {model.name}"):
-                model.verdict = judge(model.checkpoint.config, model.context_length, model.hidden_state_outputs)
+                model.verdict = judge(model.config, model.context_length, model.hidden_state_outputs)
 
 
 def choose_tokens(models: Models, writer: BundleWriter, stages: Stages) -> DraftVocabulary | None:
     """Count the token ids that each model knows, and choose those that a draft proposes."""
     target = models["target"]
     for model in models.values():
-        if isinstance(model.checkpoint.config, Eagle3Config):
+        if isinstance(model.config, Eagle3Config):
             model.known = target.known
         else:
             logits = len(model.checkpoint.named.get_output_embeddings().weight)
@@ -102,7 +102,7 @@ def plan_models(models: Models, stages: Stages) -> None:
     for model in models.values():
         with stages.step(f"export {model.name}"):
             model.plan = plan_model(model)
-            check_windows(model.checkpoint.config, model.plan.exported.windows, model.verdict.windows)
+            check_windows(model.config, model.plan.exported.windows, model.verdict.windows)
         if model.wanted.tied == "once" and not model.plan.shares_table and model.rows is None:
             stages.note(f"the {model.name} has an embedding and a head of their own: `tied` changes nothing")
     shared = share_tables([model.plan for model in models.values()])
@@ -154,7 +154,7 @@ def finish(models: Models, chosen: DraftVocabulary | None, made: Publication, st
     folder, known, recipe = target.checkpoint.folder, target.known, target.recipe
     made.copy_tokenizer(target.checkpoint)
     guesses = write_guesses(recipe, target.checkpoint.tokenizer, known, made.writer, made.contents, stages)
-    sha256, with_encoder = made.contents[TOKENIZER].sha256, bool(target.checkpoint.config.is_encoder_decoder)
+    sha256, with_encoder = made.contents[TOKENIZER].sha256, bool(target.config.is_encoder_decoder)
     tokenizer = read_special_tokens(folder, sha256, known, is_encoder_decoder=with_encoder)
     rules = read_rules(
         folder,

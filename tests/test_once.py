@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from transformers import AutoConfig
 
-from mxspec.compile.planning.export_graph import export_graph
+from tests.compile import outlined
 from tests.once import KEPT, TRACING, compiled_once, kept_graphs, shared_folder
 
 SIZES = {
@@ -22,7 +22,7 @@ SIZES = {
 
 def exported(weight_format: str, context_length: int, **settings: float) -> bytes:
     config = AutoConfig.for_model("llama", **SIZES, **settings)
-    found = export_graph(config, weight_format=lambda _: weight_format, context_length=context_length, caches="float16")
+    found = outlined.exported(config, context_length, format=weight_format)
     for node in found.model.graph:
         node.name = None  # the passes number their own, among others where a graph was read back
     model: bytes = ir.serde.serialize_model(found.model).SerializeToString()

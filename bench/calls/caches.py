@@ -14,6 +14,7 @@ import click
 from bench.measurement import activations_option, check_activations, format_option, measurement
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.calls import CallBench, repeated
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, trials_of
@@ -93,7 +94,7 @@ def open_model(shape: Shape, target: TargetRecipe, kind: CacheKind, folder: Path
     """A model of random weights in `folder`, with caches of a kind."""
     recipe = Recipe(name="caches", target=target, caches=kind, prefill_chunk=CHUNK)
     folder.mkdir()
-    plan = plan_without_weights("target", config_of(shape), target, recipe, shape.context_length)
+    plan = plan_without_weights(Model("target", config_of(shape), target, recipe, shape.context_length))
     entry = write_random_model(plan, folder).entry
     return CallBench(Reader(Session(folder, entry, shape.vocab_size, 1)))
 

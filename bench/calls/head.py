@@ -13,6 +13,7 @@ import numpy as np
 from bench.measurement import format_option, measurement
 from bench.shapes.known import RANDOM, SHAPES, Shape
 from bench.shapes.random_bundle import config_of, write_random_model
+from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.evaluate.bench.harness import Quartiles, median, quartiles, seconds_of, trials_of
 from mxspec.evaluate.bench.options import repetitions_option
@@ -88,7 +89,7 @@ class Draft:
         draft = DraftRecipe(checkpoint=RANDOM, format=weight_format, vocabulary=trimmed)
         recipe = Recipe(name="head", target=TargetRecipe(checkpoint=RANDOM), draft=draft)
         folder.mkdir()
-        plan = plan_without_weights("draft", config_of(shape), draft, recipe, shape.context_length)
+        plan = plan_without_weights(Model("draft", config_of(shape), draft, recipe, shape.context_length))
         self.entry: ModelEntry = write_random_model(plan, folder).entry
         tokens = None if trimmed is None else DraftTokens(np.arange(rows), shape.vocab_size)
         self._session = Session(folder, self.entry, shape.vocab_size, slots=1, tokens=tokens)

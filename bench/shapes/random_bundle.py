@@ -32,7 +32,7 @@ from bench.shapes.random_weights import (
 )
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import format_name
-from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights
@@ -82,7 +82,7 @@ def random_bundle(
         made = Publication(writer)
         entries = dict[ModelName, ModelEntry]()
         for name, of in shapes.items():
-            plan = plan_without_weights(name, config_of(of), wanted[name], recipe, of.context_length)
+            plan = plan_without_weights(Model(name, config_of(of), wanted[name], recipe, of.context_length))
             entries[name] = made.add_model(write_random_model(plan, writer.folder))
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
         made.add_file(TOKENIZER)

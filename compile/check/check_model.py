@@ -32,7 +32,7 @@ def check_model(model: Model, folder: Path) -> None:
 
 def check_twin(model: Model) -> None:
     """Compile a small twin of this model's configuration and run it at all lengths. Raises CheckFailed."""
-    config, plan, rows = model.checkpoint.config, model.plan, model.rows
+    config, plan, rows = model.config, model.plan, model.rows
     wanted = model.wanted.model_copy(
         update={
             "format": plan.weight_format,
@@ -47,7 +47,7 @@ def check_twin(model: Model) -> None:
         with Checkpoint(folder) as checkpoint:
             twin = replace(
                 model,
-                checkpoint=checkpoint,
+                source=checkpoint,
                 wanted=wanted,
                 rows=None if rows is None else np.arange(min(VOCABULARY // 2, len(rows))),
                 hidden_state_outputs=outputs_of_twin(model.hidden_state_outputs, config, checkpoint.config),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -19,12 +20,16 @@ from mxspec.compile.checkpoint.settings.architecture import (
     decoder_layers,
     head_size,
 )
+from mxspec.compile.checkpoint.settings.config import CONFIG
+from mxspec.compile.checkpoint.settings.mx_config import take_layout
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedEncoder, ExportedGraph, WeightSpec, join_weights
 from mxspec.compile.heads.head import HeadConfig, StatesHead
 from mxspec.compile.passes import run_passes
 from mxspec.compile.passes.contract import check_graph, experts_of, weights_of
 from mxspec.compile.passes.embeddings import StoredOnce, never
+from mxspec.compile.planning.formats import Formats
+from mxspec.compile.planning.model import Model
 from mxspec.compile.trace.attention import CallInputs
 from mxspec.compile.trace.decoder import DecoderInterface, HeadInterface, SourceDecoderInterface
 from mxspec.compile.trace.encoder import EncoderInterface, SourceCall
@@ -34,65 +39,45 @@ from mxspec.compile.trace.modules import swap_modules
 from mxspec.compile.trace.packed import PackedModule
 from mxspec.compile.trace.rotary import replace_rotary_modules
 from mxspec.compile.trace.skeleton import ATTENTION_NAME, build_skeleton
-from mxspec.compile.trace.trace import Traces, trace
+from mxspec.compile.trace.trace import trace
 from mxspec.formats.caches import CacheKind
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import StatesEntry
-from mxspec.formats.weight_format import BLOCK, Activations
-
-__all__ = ["ExportedGraph", "WeightSpec", "export_graph"]
+from mxspec.formats.weight_format import BLOCK
 
 
-def export_graph(
-    config: PreTrainedConfig,
-    *,
-    weight_format: Callable[[str], str],
-    context_length: int,
-    caches: CacheKind,
-    source_length: int | None = None,
-    activations: Activations = "int16",
-    buffers: Tensors = MappingProxyType({}),
-    stored_once: StoredOnce = never,
-    traces: Traces | None = None,
-    head_rows: int | None = None,
-    hidden_state_outputs: Sequence[int] = (),
-) -> ExportedGraph:
-    """The graph of a configuration's architecture, by the graph contract, and the weights that it needs.
+def export_graph(model: Model, formats: Formats, buffers: Tensors = MappingProxyType({})) -> ExportedGraph:
+    """The graph of a model's architecture, by the graph contract, and the weights that it needs.
 
-    `weight_format` gives the format of a matmul weight by its parameter name (formats/weight_format.py). Products read
-    rows as `activations` if their format supports it. A head that is also the embedding is stored once if `stored_once`
-    says so for its parameter, else with a float16 table. No weights are read, only small `buffers`
-    (checkpoint/buffers.py). A model with an encoder has a second graph, for sources of up to `source_length` tokens.
-    `traces` are of the same configuration, buffers, lengths and outputs. With `head_rows` the head has that many of its
-    rows. With `hidden_state_outputs` the graph also gives the hidden states that enter these layers.
-
-    Raises UnsupportedModelError if the model cannot be exported.
+    No weights are read, only small `buffers` (checkpoint/buffers.py). A model with an encoder has a second graph, for
+    sources of up to `source_length` tokens. Raises UnsupportedModelError if the model cannot be exported.
     """
-    config = copy.deepcopy(config)  # tracing changes it
-    traces = traces or Traces()
+    config = copy.deepcopy(model.config)  # tracing changes it
+    take_layout(config, Path(CONFIG))
     prepare(config)
-    _check_context(config, context_length)
-    name, shape = architecture_name(config), _cache_shape(config, caches)
+    _check_context(config, model.context_length)
+    name, shape = architecture_name(config), _cache_shape(config, model.caches)
+    rows, stored_once = (None, formats.stored_once) if model.rows is None else (len(model.rows), never)
     call, source_call = CallInputs(), SourceCall()
     source_call.positions = call.positions
     with call.registered():
-        model = build_skeleton(config, attention_of(config))
-        model.config._attn_implementation = ATTENTION_NAME
-        load_buffers(model, buffers)
-        adapt(model, call)
-        head = swap_modules(model, weight_format, activations, call, head_rows)
-        notes = replace_rotary_modules(model, context_length)
-        specs = _weight_specs(model)
-        interface = _interface(model, call, shape, hidden_state_outputs)
-        graph, weights = _finish(traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
+        module = build_skeleton(config, attention_of(config))
+        module.config._attn_implementation = ATTENTION_NAME
+        load_buffers(module, buffers)
+        adapt(module, call)
+        head = swap_modules(module, formats.of, model.wanted.activations, call, rows)
+        notes = replace_rotary_modules(module, model.context_length)
+        specs = _weight_specs(module)
+        interface = _interface(module, call, shape, model.hidden_state_outputs)
+        graph, weights = _finish(model.traces.of(interface, trace), interface, name, dict(specs), stored_once, ())
     encoder = None
     if config.is_encoder_decoder:
-        assert source_length is not None
+        assert model.source_length is not None
         with source_call.registered():
-            reader = EncoderInterface(model, source_call, shape)
-            of_encoder, its_weights = _finish(traces.of(reader, trace), reader, name, specs, stored_once, weights)
+            reader = EncoderInterface(module, source_call, shape)
+            of_encoder, its_weights = _finish(model.traces.of(reader, trace), reader, name, specs, stored_once, weights)
         weights = join_weights(weights, of_encoder, its_weights)
-        encoder = ExportedEncoder(of_encoder, int(config.num_hidden_layers), source_length)
+        encoder = ExportedEncoder(of_encoder, int(config.num_hidden_layers), model.source_length)
     return ExportedGraph(
         model=graph,
         weights=weights,
@@ -101,10 +86,10 @@ def export_graph(
         kv_heads=shape.kv_heads,
         head_size=shape.head_size,
         vocab_size=head.source.n,
-        context_length=context_length,
-        caches=caches,
+        context_length=model.context_length,
+        caches=model.caches,
         notes=notes,
-        states=_states(config, hidden_state_outputs),
+        states=_states(config, model.hidden_state_outputs),
         experts=experts_of(graph),
         encoder=encoder,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from mxspec.compile.checkpoint.names import rename, tied_names
 from mxspec.compile.checkpoint.settings.config import CONFIG
 from mxspec.compile.checkpoint.settings.mx_config import take_layout
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
-from mxspec.compile.passes.embeddings import StoredOnce
 from mxspec.formats.errors import CheckpointError, RecipeError, did_you_mean
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import TargetRecipe
@@ -46,52 +45,53 @@ def formats_by_config(model: PreTrainedModel, config: PreTrainedConfig) -> dict[
     return {name: kind for name, kind in found.items() if kind is not None}
 
 
-def main_format(wanted: TargetRecipe, own: Mapping[str, str]) -> str:
-    """The model's main format: the requested one, else that of most MX matrices in the checkpoint."""
-    if not own or _asked_format(wanted) is not None:
-        return wanted.format
-    return Counter(own.values()).most_common(1)[0][0]
-
-
 def _asked_format(wanted: TargetRecipe) -> str | None:
     """The model's format if the recipe names one; None for the default."""
     return wanted.format if "format" in wanted.model_fields_set else None
 
 
-def choose_formats(model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[str, str]) -> Callable[[str], str]:
-    """The format of a matrix by its parameter name: that of its codes in the checkpoint if it has any, or the recipe's.
+class Formats:
+    """The formats of a model's matrices, as its part of a recipe wants them.
 
-    Raises RecipeError for a pattern that names no matrix, and, when the format of a matrix is looked up, if the recipe
-    would round its codes a second time.
+    `own` has the formats of the parameters that are MX in the checkpoint. Raises RecipeError for a pattern that names
+    no matrix.
     """
-    names = tied_names(model)
-    named = model.named_parameters(remove_duplicate=False)
-    matrices = sorted({name for name, parameter in named if parameter.ndim == 2} | expert_matrices(model).keys())
-    rules = [(pattern, FP16_TILES) for pattern in wanted.keep_fp16] + list(wanted.formats)
-    for index, (pattern, _) in enumerate(rules):
-        if not any(fnmatchcase(name, pattern) for name in matrices):
-            key = "keep_fp16" if index < len(wanted.keep_fp16) else "formats"
-            raise RecipeError(f"{key}: no matrix is named {pattern!r}{did_you_mean(pattern, matrices)}")
 
-    def weight_format(parameter: str) -> str:
-        matching = (kind for pattern, kind in rules if any(fnmatchcase(name, pattern) for name in names[parameter]))
-        asked, held = next(matching, _asked_format(wanted)), own.get(parameter)
+    def __init__(self, model: PreTrainedModel, wanted: TargetRecipe, own: Mapping[str, str]) -> None:
+        self._wanted, self._own, self._names = wanted, own, tied_names(model)
+        named = model.named_parameters(remove_duplicate=False)
+        matrices = sorted({name for name, parameter in named if parameter.ndim == 2} | expert_matrices(model).keys())
+        self._rules = [(pattern, FP16_TILES) for pattern in wanted.keep_fp16] + list(wanted.formats)
+        for index, (pattern, _) in enumerate(self._rules):
+            if not any(fnmatchcase(name, pattern) for name in matrices):
+                key = "keep_fp16" if index < len(wanted.keep_fp16) else "formats"
+                raise RecipeError(f"{key}: no matrix is named {pattern!r}{did_you_mean(pattern, matrices)}")
+
+    @property
+    def main(self) -> str:
+        """The model's main format: the requested one, else that of most MX matrices in the checkpoint."""
+        if not self._own or _asked_format(self._wanted) is not None:
+            return self._wanted.format
+        return Counter(self._own.values()).most_common(1)[0][0]
+
+    def of(self, parameter: str) -> str:
+        """The format of a matrix: that of its codes in the checkpoint if it has any, or the recipe's.
+
+        Raises RecipeError if the recipe would round its codes a second time.
+        """
+        matching = (kind for pattern, kind in self._rules if self._matches(parameter, pattern))
+        asked, held = next(matching, _asked_format(self._wanted)), self._own.get(parameter)
         if asked is not None and held not in (None, asked) and asked != FP16_TILES:
             raise RecipeError(
                 f"{parameter} is {held} in the checkpoint, and {asked} would round it a second time: leave its format "
                 f"out of the recipe, or give {held} or fp16"
             )
-        return asked or held or wanted.format
+        return asked or held or self._wanted.format
 
-    return weight_format
+    def _matches(self, parameter: str, pattern: str) -> bool:
+        return any(fnmatchcase(name, pattern) for name in self._names[parameter])
 
-
-def choose_tables(wanted: TargetRecipe, weight_format: Callable[[str], str], own: Mapping[str, str]) -> StoredOnce:
-    """Whether a head that is also the embedding is stored once: as the recipe says, else if nothing is lost."""
-
-    def stored_once(parameter: str) -> bool:
-        kind = weight_format(parameter)
-        exact = kind in (FP16_TILES, own.get(parameter))
-        return exact if wanted.tied is None else wanted.tied == "once"
-
-    return stored_once
+    def stored_once(self, parameter: str) -> bool:
+        """Whether a head that is also the embedding is stored once: as the recipe says, else if nothing is lost."""
+        exact = self.of(parameter) in (FP16_TILES, self._own.get(parameter))
+        return exact if self._wanted.tied is None else self._wanted.tied == "once"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from transformers import PreTrainedConfig
+
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.open_checkpoint import Commits
 from mxspec.compile.checkpoint.tensors.derived import Ids
@@ -76,14 +78,14 @@ class RefereeVerdict:
 class Model:
     """What was asked of a model, and what the stages of compile/pipeline.py decide, in their order.
 
-    `wanted` is its part of the `recipe`; a budget adds the format of each matrix. `commits` were fetched from the hub.
-    `known` is the number of token ids that it has logits for. `hidden_state_outputs` are the layers whose inputs its
-    graph gives, and `rows` int64[n] those that its head keeps, None for all. `traces` are the raw graphs that it is
-    exported from, in any formats.
+    Its source is a checkpoint, or for an outline a configuration alone. `wanted` is its part of the `recipe`; a budget
+    adds the format of each matrix. `commits` were fetched from the hub. `known` is the number of token ids that it has
+    logits for. `hidden_state_outputs` are the layers whose inputs its graph gives, and `rows` int64[n] those that its
+    head keeps, None for all. `traces` are the raw graphs that it is exported from, in any formats.
     """
 
     name: ModelName
-    checkpoint: Checkpoint
+    source: Checkpoint | PreTrainedConfig
     wanted: TargetRecipe
     recipe: Recipe
     context_length: int = 0
@@ -101,9 +103,20 @@ class Model:
     entry: ModelEntry = field(init=False)
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of a model that is no outline."""
+        assert isinstance(self.source, Checkpoint)
+        return self.source
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """Its configuration."""
+        return self.source.config if isinstance(self.source, Checkpoint) else self.source
+
+    @property
     def source_length(self) -> int | None:
         """The most tokens of a source, None for a model without an encoder."""
-        return source_length(self.recipe, self.checkpoint.config)
+        return source_length(self.recipe, self.config)
 
     @property
     def caches(self) -> CacheKind:

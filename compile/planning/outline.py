@@ -14,7 +14,7 @@ from mxspec.compile.checkpoint.settings.config import make_config, read_settings
 from mxspec.compile.heads.mtp import MtpConfig, mtp_settings
 from mxspec.compile.planning.context import choose_contexts
 from mxspec.compile.planning.formats import formats_by_config
-from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.formats.caches import cache_bytes, kept_tokens
 from mxspec.formats.manifest import ExpertsEntry, ModelName, call_tokens
@@ -127,7 +127,7 @@ def _outline(name: ModelName, config: PreTrainedConfig, recipe: Recipe, context_
     wanted = recipe.draft if name == "draft" and recipe.draft is not None else recipe.target
     weights, fetched = count_weights(config)
     here = recipe.has_folder(recipe.source_of(wanted).checkpoint)
-    plan = plan_without_weights(name, config, wanted, recipe, context_length)
+    plan = plan_without_weights(Model(name, config, wanted, recipe, context_length))
     return Outline(wanted, config, plan, weights, 0 if here else fetched)
 
 

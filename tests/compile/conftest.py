@@ -16,9 +16,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.settings.config import load_config
-from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec, export_graph
+from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import pack_values
+from tests.compile.outlined import exported
 
 _COMMON = {
     "hidden_size": 64,
@@ -224,7 +225,7 @@ def tiny_export(
     @cache
     def export(name: str, weight_format: str, caches: str) -> ExportedGraph:
         path, _ = tiny_checkpoint(name)
-        return export_graph(load_config(path), weight_format=lambda _: weight_format, context_length=96, caches=caches)
+        return exported(load_config(path), 96, caches, format=weight_format)
 
     return export
 

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
-from mxspec.compile.planning.formats import choose_formats, own_formats
+from mxspec.compile.planning.formats import Formats, own_formats
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.weights.rounding.round_model import mx_formats
@@ -175,7 +175,7 @@ def test_fp16_holds_the_same_values(tmp_path: Path) -> None:
 def formats_of(folder: Path, **wanted: Any) -> Callable[[str], str]:
     with Checkpoint(folder) as checkpoint:
         model = name_parameters(checkpoint.config)
-        return choose_formats(model, TargetRecipe(checkpoint="x", **wanted), own_formats(model, checkpoint))
+        return Formats(model, TargetRecipe(checkpoint="x", **wanted), own_formats(model, checkpoint)).of
 
 
 def test_matrices_that_are_not_mx_follow_the_recipe(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.config import load_config
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
-from mxspec.compile.planning.formats import choose_formats, choose_tables
+from mxspec.compile.planning.formats import Formats
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.outline import outline_models
 from mxspec.compile.planning.plan import plan_model
@@ -127,8 +127,7 @@ def test_a_table_is_stored_once_on_request_or_if_nothing_is_lost(
 ) -> None:
     path, model = tiny_checkpoint("qwen2")
     target = TargetRecipe.model_validate({"checkpoint": str(path), **settings})
-    stored_once = choose_tables(target, choose_formats(model, target, {}), {})
-    assert stored_once("model.embed_tokens.weight") == once
+    assert Formats(model, target, {}).stored_once("model.embed_tokens.weight") == once
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama"])

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.experts import router_matrices
-from mxspec.compile.planning.formats import choose_formats, own_formats
+from mxspec.compile.planning.formats import Formats, own_formats
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
@@ -70,8 +70,8 @@ def _fixed_formats(model: Model) -> Callable[[str], str]:
             f"budget: {next(iter(own))} and {len(own) - 1} others are MX in the checkpoint and keep their format; "
             "leave the budget out"
         )
-    asked = choose_formats(named, model.wanted.model_copy(update={"format": ""}), own)
-    return lambda parameter: FP16_TILES if parameter in routers else asked(parameter)
+    asked = Formats(named, model.wanted.model_copy(update={"format": ""}), own)
+    return lambda parameter: FP16_TILES if parameter in routers else asked.of(parameter)
 
 
 def _most_bytes(products: Sequence[Product], wanted: TargetRecipe) -> int | None:
@@ -101,7 +101,7 @@ def _measure(
 ) -> Losses:
     store = RoundingStore(place / f"{model.name}-budget")
     sensitivity = Sensitivity(
-        model=LayeredModel(model.checkpoint.config, plan.sources),
+        model=LayeredModel(model.config, plan.sources),
         sources=plan.sources,
         formats={name: product.formats for product in products for name in product.matrices},
         rounding=model.recipe.rounding,
@@ -137,7 +137,7 @@ def _scratch_bytes(model: Model, plan: ModelPlan, products: Sequence[Product], t
     experts = plan.exported.experts
     counts = {} if experts is None else dict.fromkeys(experts.tensors, experts.count)
     matrices = [(n // counts.get(name, 1), k) for product in products for name, (n, k) in product.matrices.items()]
-    hidden = int(model.checkpoint.config.hidden_size)
+    hidden = int(model.config.hidden_size)
     width = max(n for n, _ in matrices) + sum(n + k for n, k in matrices) // plan.exported.layers
     streams = plan.exported.layers + (1 if experts is None else 2)
     return 4 * (text.tokens * hidden * streams + min(text.tokens, SCORED_TOKENS) * width)

@@ -14,24 +14,20 @@ from transformers import PreTrainedModel
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.checkpoint.settings.config import load_config
+from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.interchange import standard
-from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.compile.planning.layout import plan_weights
 from mxspec.compile.planning.model import ModelPlan
 from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.manifest import ModelEntry
+from tests.compile.outlined import exported as export
 
-EVERY_FORMAT = {
-    "self_attn": "mxfp6_e3m2",
-    "gate_proj": "mxint8",
-    "up_proj": "mxfp6_e2m3",
-    "down_proj": "mxfp4_e2m1",
-    "lm_head": "fp16_tiles",
-}
-
-
-def format_of(parameter: str) -> str:
-    return next(kind for part, kind in EVERY_FORMAT.items() if part in parameter)
+EVERY_FORMAT = (
+    ("*self_attn*", "mxfp6_e3m2"),
+    ("*gate_proj*", "mxint8"),
+    ("*up_proj*", "mxfp6_e2m3"),
+    ("*down_proj*", "mxfp4_e2m1"),
+)  # the head is fp16
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +42,7 @@ def written_model(
     def write(name: str, weight_format: str, caches: str = "float32") -> tuple[Path, ModelEntry]:
         path, _ = tiny_checkpoint(name)
         if weight_format == "every":
-            exported = export_graph(load_config(path), weight_format=format_of, context_length=96, caches=caches)
+            exported = export(load_config(path), 96, caches, formats=EVERY_FORMAT)
         else:
             exported = tiny_export(name, weight_format, caches)
             exported = replace(exported, model=exported.model.clone())

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -13,10 +14,11 @@ import pytest
 from transformers import AutoConfig
 
 from mxspec.compile.checkpoint.settings.config import load_config
+from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.graph.operators import OPSET
 from mxspec.compile.passes.contract import experts_of
-from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
 from mxspec.formats.errors import CheckpointError, MxspecError, RecipeError, UnsupportedModelError
+from tests.compile.outlined import exported
 
 GEMMA4 = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 0, "num_key_value_heads": 2,
           "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}  # fmt: skip
@@ -24,10 +26,8 @@ GEMMA4 = {"head_dim": 16, "global_head_dim": 16, "hidden_size_per_layer_input": 
 Exports = Callable[[str, str, str], ExportedGraph]
 
 
-def export(
-    path: Path, weight_format: Callable[[str], str] = lambda _: "mxfp6_e3m2", context: int = 96
-) -> ExportedGraph:
-    return export_graph(load_config(path), weight_format=weight_format, context_length=context, caches="float16")
+def export(path: Path, context: int = 96, **wanted: Any) -> ExportedGraph:
+    return exported(load_config(path), context, **{"format": "mxfp6_e3m2"} | wanted)
 
 
 def write_config(path: Path, model_type: str, **settings: object) -> Path:
@@ -177,7 +177,7 @@ def test_kinds_of_weights(llama, gpt2) -> None:
 
 def test_only_equal_formats_and_whole_tiles_are_stacked(tmp_path, tiny_checkpoint) -> None:
     path, _ = tiny_checkpoint("llama-tied")
-    mixed = export(path, lambda name: "fp16_tiles" if "k_proj" in name else "mxfp6_e2m3")
+    mixed = export(path, format="mxfp6_e2m3", keep_fp16=("*k_proj*",))
     names = {spec.name: spec.format for spec in mixed.weights if spec.kind == "matmul"}
     assert names["model.layers.0.self_attn.q_proj+v_proj.weight"] == "mxfp6_e2m3"
     assert names["model.layers.0.self_attn.k_proj.weight"] == "fp16_tiles"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mxspec.compile.planning.export_graph import ExportedGraph, WeightSpec
+from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops

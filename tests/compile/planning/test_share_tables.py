@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
 from mxspec.compile.commands.speccompile import main
-from mxspec.compile.planning.model import ModelPlan
+from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.compile.planning.share_tables import share_tables
 from mxspec.formats.bundle import Bundle
@@ -29,7 +29,7 @@ SIZES |= {"vocab_size": 120, "max_position_embeddings": 256}
 def plan(name: ModelName, context: int = 96, **changes: Any) -> ModelPlan:
     wanted = TargetRecipe(checkpoint="x")
     recipe = Recipe(name="x", target=wanted, draft=DraftRecipe(checkpoint="x"))
-    return plan_without_weights(name, LlamaConfig(**SIZES | changes), wanted, recipe, context)
+    return plan_without_weights(Model(name, LlamaConfig(**SIZES | changes), wanted, recipe, context))
 
 
 @pytest.fixture(scope="module")

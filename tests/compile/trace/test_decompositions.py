@@ -15,11 +15,10 @@ from torch.export import ExportedProgram
 from transformers import PreTrainedModel
 
 from mxspec.compile.checkpoint.settings.config import load_config
-from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning import export_graph as exporting
-from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.trace import trace as tracing
 from mxspec.compile.trace.trace import decompose_quickly
+from tests.compile import outlined
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
 
@@ -54,10 +53,7 @@ def exported(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[object],
     with monkeypatch.context() as patch:
         patch.setattr(exporting, "trace", tracing.trace)
         patch.setattr(ExportedProgram, "run_decompositions", run)
-        lengths: dict[str, Any] = {"source_length": 48} if config.is_encoder_decoder else {}
-        found: ExportedGraph = export_graph(
-            config, weight_format=lambda _: "fp16_tiles", context_length=96, caches="float32", **lengths
-        )
+        found = outlined.exported(config, 96, "float32")
     sources = {spec.name: spec.sources for spec in found.weights if spec.value is None}
     values = [spec.value.tobytes() for spec in found.weights if spec.value is not None]
     graphs = [found.model, *([found.encoder.model] if found.encoder else [])]

@@ -10,10 +10,11 @@ from torch import Tensor
 from transformers import AutoConfig
 from transformers.models.llama import modeling_llama
 
-from mxspec.compile.planning.export_graph import ExportedGraph, export_graph
+from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.trace.rotary import Rotation, rotation_of
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.formats.errors import UnsupportedModelError
+from tests.compile.outlined import exported
 
 CONTEXT = 32
 SIZES = {
@@ -29,8 +30,7 @@ def make_config(model_type: str, **settings: Any) -> Any:
 
 
 def export(**settings: Any) -> ExportedGraph:
-    config = make_config("llama", **settings)
-    return export_graph(config, weight_format=lambda _: "fp16_tiles", context_length=CONTEXT, caches="float32")
+    return exported(make_config("llama", **settings), CONTEXT, "float32")
 
 
 @pytest.mark.parametrize(
