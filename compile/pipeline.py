@@ -25,7 +25,7 @@ from mxspec.compile.vocabulary.draft_vocabulary import DraftVocabulary, choose_v
 from mxspec.compile.weights.budget.meet_budget import meet_budget
 from mxspec.compile.weights.rounding.choose_rounding import choose_rounding
 from mxspec.compile.weights.rounding.round_model import round_model, scratch_bytes
-from mxspec.compile.weights.rounding.rounded import RoundedModel
+from mxspec.compile.weights.rounding.store import RoundedModel
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.manifest import TOKENIZER, Manifest

@@ -21,9 +21,8 @@ from mxspec.compile.checkpoint.tensors.tensor import Tensor, as_float32
 from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.rounding.forward import LayeredModel
-from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding.grid import Grid, round_with, rule_exponents
 from mxspec.compile.weights.rounding.round_model import mx_formats
-from mxspec.compile.weights.rounding.scale import round_with, rule_exponents
 from mxspec.compile.weights.rounding.speed import minutes_of
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import CostEntry

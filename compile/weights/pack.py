@@ -20,8 +20,8 @@ from mxspec.compile.planning.layout import format_name, own_codes
 from mxspec.compile.weights.convert import convert
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead
-from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
-from mxspec.compile.weights.rounding.scale import pack_best
+from mxspec.compile.weights.rounding.grid import pack_best
+from mxspec.compile.weights.rounding.store import TO_NEAREST, RoundedModel
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import TensorEntry
 from mxspec.formats.safetensors_file import Layout, SafetensorsWriter

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mxspec.compile.weights.rounding.gptq import compensate
-from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding.grid import Grid, best_exponents, round_with, rule_exponents
+from mxspec.compile.weights.rounding.matrix import compensate
 from mxspec.compile.weights.rounding.moments import Factor
-from mxspec.compile.weights.rounding.scale import best_exponents, round_with, rule_exponents
 from mxspec.formats.weight_format import FP16_TILES
 from mxspec.recipes.recipe import Rounding
 

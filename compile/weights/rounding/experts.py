@@ -20,8 +20,7 @@ from mxspec.compile.checkpoint.tensors.derived import SelectedRows
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Moments, factor_of
-from mxspec.compile.weights.rounding.rounded import RoundedMatrix
-from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.store import RoundedMatrix, RoundingStore
 from mxspec.formats.tiles import PackStatistics
 from mxspec.formats.weight_format import TILE_ROWS
 

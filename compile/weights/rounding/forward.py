@@ -138,11 +138,11 @@ class LayeredModel:
         with ExitStack() as hooks:
             if on_input is not None:
                 for name, module in self.matrices(index).items():
-                    hook = module.register_forward_pre_hook(_telling(on_input, name), prepend=True)
+                    hook = module.register_forward_pre_hook(_before(on_input, name), prepend=True)
                     hooks.callback(hook.remove)
             if on_experts is not None:
                 for name, experts in self.experts(index).items():
-                    hook = experts.module.register_forward_pre_hook(_telling_experts(on_experts, name), prepend=True)
+                    hook = experts.module.register_forward_pre_hook(_before(on_experts, name, 2), prepend=True)
                     hooks.callback(hook.remove)
             return self._run(index, ids)
 
@@ -156,11 +156,11 @@ class LayeredModel:
         self._hidden = hidden
         with ExitStack() as hooks:
             for name, module in self.matrices(index).items():
-                hook = module.register_forward_hook(_telling_product(on_product, name))
+                hook = module.register_forward_hook(_after(on_product, name))
                 hooks.callback(hook.remove)
             if on_experts is not None:
                 for name, experts in self.experts(index).items():
-                    hook = experts.module.register_forward_hook(_telling_experts_product(on_experts, name))
+                    hook = experts.module.register_forward_hook(_after(on_experts, name, 3))
                     hooks.callback(hook.remove)
             self._past_head = index == len(self.layers)
             try:
@@ -225,34 +225,20 @@ class LayeredModel:
         return torch.from_numpy(values)
 
 
-def _telling(on_input: OnInput, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+def _before(told: Callable[..., bool | None], name: str, count: int = 1) -> Callable[[nn.Module, Any], None]:
+    """A hook that gives a module's first `count` arguments, and ends the pass if it is told to."""
+
     def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if on_input(name, arguments[0]):
+        if told(name, *arguments[:count]):
             raise _Reached(arguments[0])
 
     return tell
 
 
-def _telling_experts(on_experts: OnExperts, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    def tell(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        if on_experts(name, arguments[0], arguments[1]):
-            raise _Reached(arguments[0])
+def _after(told: Callable[..., None], name: str, count: int = 1) -> Callable[[nn.Module, Any, Any], None]:
+    """A hook that gives a module's first `count` arguments, and its output."""
 
-    return tell
-
-
-def _telling_product(on_product: OnProduct, name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     def tell(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        on_product(name, arguments[0], output)
-
-    return tell
-
-
-def _telling_experts_product(
-    on_experts: OnExpertsProduct, name: str
-) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-    def tell(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-        rows, chosen, weights, *_ = arguments
-        on_experts(name, rows, chosen, weights, output)
+        told(name, *arguments[:count], output)
 
     return tell

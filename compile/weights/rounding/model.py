@@ -31,8 +31,7 @@ from mxspec.compile.weights.rounding.experts import FEW, ExpertsInputs, LayerExp
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
 from mxspec.compile.weights.rounding.moments import Moments, Reads, factor_of
-from mxspec.compile.weights.rounding.rounded import RoundedMatrix
-from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.store import RoundedMatrix, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.runtime.memory import trim
 

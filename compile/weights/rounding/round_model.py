@@ -14,8 +14,7 @@ from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import DAMPING
-from mxspec.compile.weights.rounding.rounded import TO_NEAREST, RoundedModel
-from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.store import TO_NEAREST, RoundedModel, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.manifest import RoundingEntry

@@ -7,11 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from mxspec.compile.weights.rounding import gptq
-from mxspec.compile.weights.rounding.gptq import compensate, compensate_under
-from mxspec.compile.weights.rounding.grid import Grid
+from mxspec.compile.weights.rounding import matrix as one
+from mxspec.compile.weights.rounding.grid import Grid, powers, round_with, rule_exponents
+from mxspec.compile.weights.rounding.matrix import compensate, compensate_under
 from mxspec.compile.weights.rounding.moments import DAMPING, Moments, UnfactoredError
-from mxspec.compile.weights.rounding.scale import powers, round_with, rule_exponents
 from mxspec.formats.tiles import pack_values, unpack_values
 
 FORMAT = "mxfp6_e3m2"
@@ -72,7 +71,7 @@ def case() -> tuple[Float32, Float32]:
 def test_equals_the_papers_definition(
     case: tuple[Float32, Float32], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gptq, "COLUMNS", columns)
+    monkeypatch.setattr(one, "COLUMNS", columns)
     values, inputs = case
     exponents = rule_exponents(values, Grid.of(FORMAT))
     rounded = compensate_under(exponents, values, Grid.of(FORMAT), moments_of(inputs).factor())

@@ -20,8 +20,7 @@ from mxspec.compile.weights.rounding.experts import ExpertsInputs, LayerExperts
 from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.model import ModelRounder
 from mxspec.compile.weights.rounding.moments import Moments
-from mxspec.compile.weights.rounding.rounded import RoundedMatrix
-from mxspec.compile.weights.rounding.store import RoundingStore
+from mxspec.compile.weights.rounding.store import RoundedMatrix, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.formats.tiles import dequantize, quantize, unpack_values
 from tests.compile.weights.rounding.conftest import Opened

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mxspec.compile.weights.rounding.grid import Grid
-from mxspec.compile.weights.rounding.scale import best_exponents, pack_best, round_with, rule_exponents
+from mxspec.compile.weights.rounding.grid import Grid, best_exponents, pack_best, round_with, rule_exponents
 from mxspec.formats.tiles import dequantize, quantize, unpack_values
 from mxspec.formats.weight_format import WEIGHT_FORMATS
 
