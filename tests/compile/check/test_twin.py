@@ -115,8 +115,7 @@ def test_the_twin_is_run_at_all_lengths(monkeypatch: pytest.MonkeyPatch) -> None
     wanted = TargetRecipe(checkpoint="x", keep_fp16=("*.h.2.*",))  # a layer that the twin does not have
     recipe = Recipe(name="x", k_max=3, prefill_chunk=8, target=wanted, draft=DraftRecipe(checkpoint="x"))
     for shares_table in (False, True):
-        checkpoint: Any = SimpleNamespace(config=large)
-        model = Model("target", checkpoint, wanted, recipe, 32, (1,) if shares_table else ())
+        model = Model("target", large, wanted, recipe, 32, (1,) if shares_table else ())
         plan: Any = SimpleNamespace(weight_format="mxfp4_e2m1", shares_table=shares_table)
         model.plan = plan
         check_twin(model)

@@ -71,9 +71,7 @@ def with_weights(
 def test_the_error_of_the_logits_falls(
     name: str, open_tiny: Open, text: CalibrationText, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "mxspec.compile.weights.rounding.matrix.PIECE_BYTES", 1
-    )  # so that matrices are rounded in several pieces
+    monkeypatch.setattr("mxspec.compile.weights.rounding.matrix.PIECE_BYTES", 1)  # several pieces of a matrix
     opened = open_tiny(name)
     rounded = round_all(opened, text, tmp_path)
     assert [parameter for parameter, matrix in rounded.items() if matrix.fallback] == []
@@ -141,21 +139,6 @@ def test_statistics_are_of_the_checkpoint(open_tiny: Open, text: CalibrationText
     error = np.linalg.norm(values - exact) / np.linalg.norm(exact)
     assert head.statistics.relative_error == pytest.approx(error, rel=1e-5)
     assert 0.01 < error < 0.2
-
-
-def test_projections_of_one_input_share_their_moments(open_tiny: Open, text: CalibrationText, tmp_path: Path) -> None:
-    opened = open_tiny("llama")
-    model, store = opened.layered(), RoundingStore(tmp_path)
-    rounder = ModelRounder(model, opened.sources, dict.fromkeys(model.matrices(0), FORMAT), store)
-    rounder._embed(text)
-    with model.loaded(0):
-        groups = rounder._run_exact(0, model.matrices(0), {})
-    assert [[name.split(".")[-2] for name in group] for group in groups.values()] == [
-        ["q_proj", "k_proj", "v_proj"],
-        ["o_proj"],
-        ["gate_proj", "up_proj"],
-        ["down_proj"],
-    ]
 
 
 def test_each_group_of_a_layer_reads_what_the_rounded_ones_before_it_make(
