@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
-from mxspec.formats.bundle import BundleWriter
+from mxspec.compile.publish import Publication
 from mxspec.formats.errors import RecipeError
-from mxspec.formats.manifest import FileEntry, GuessesEntry, GuessesName
+from mxspec.formats.manifest import GuessesEntry, GuessesName
 from mxspec.formats.safetensors_file import write_arrays
 from mxspec.recipes.recipe import Recipe
 from mxspec.recipes.recipe_text import RecipeText, read_recipe_text
@@ -33,25 +34,17 @@ def check_texts(recipe: Recipe) -> None:
         read_recipe_text("calibrate", recipe.calibration_file())
 
 
-def write_guesses(
-    recipe: Recipe,
-    tokenizer: Path,
-    vocab_size: int,
-    writer: BundleWriter,
-    contents: dict[str, FileEntry],
-    stages: Stages,
-) -> dict[GuessesName, GuessesEntry]:
-    """Write a file for each text that the recipe names, listed in `contents`. Raises RecipeError if it is not text."""
+def write_guesses(target: Model, made: Publication, stages: Stages) -> dict[GuessesName, GuessesEntry]:
+    """Write a file for each text that the recipe names. Raises RecipeError if it is not text."""
     entries: dict[GuessesName, GuessesEntry] = {}
-    for name, path in recipe.guess_texts().items():
+    for name, path in target.recipe.guess_texts().items():
         with stages.step(f"read text for {name}"):
             text, text_sha256 = _read(name, path)
-            tokens = encode_text(load_tokenizer(tokenizer), text, vocab_size)
+            tokens = encode_text(load_tokenizer(target.checkpoint.tokenizer), text, target.known)
             if len(tokens) < 2:
                 raise RecipeError(f"{name}: {path} holds fewer than 2 tokens; give it some pages of text")
             file = f"{name}.safetensors"
-            sha256 = write_arrays(writer.folder / file, _arrays(name, tokens, vocab_size))
-        contents[file] = writer.entry(file, sha256)
+            made.add_file(file, write_arrays(made.writer.folder / file, _arrays(name, tokens, target.known)))
         entries[name] = GuessesEntry(file=file, text_sha256=text_sha256, tokens=len(tokens))
     return entries
 

@@ -15,10 +15,10 @@ from mxspec.compile.checkpoint.settings.special_tokens import read_special_token
 from mxspec.compile.guesses import check_texts, write_guesses
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.open_models import Models, check_models_early, open_models, unchanged
+from mxspec.compile.planning.layout import share_tables
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import usable_ids
 from mxspec.compile.planning.plan import plan_model
-from mxspec.compile.planning.share_tables import share_tables
 from mxspec.compile.progress import Stages
 from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.draft_vocabulary import DraftVocabulary, choose_vocabulary
@@ -151,9 +151,9 @@ def finish(models: Models, chosen: DraftVocabulary | None, made: Publication, st
     if chosen is not None:
         models["draft"].entry = chosen.write(models["draft"].entry, made)
     target = models["target"]
-    folder, known, recipe = target.checkpoint.folder, target.known, target.recipe
+    folder, known = target.checkpoint.folder, target.known
     made.copy_tokenizer(target.checkpoint)
-    guesses = write_guesses(recipe, target.checkpoint.tokenizer, known, made.writer, made.contents, stages)
+    guesses = write_guesses(target, made, stages)
     sha256, with_encoder = made.contents[TOKENIZER].sha256, bool(target.config.is_encoder_decoder)
     tokenizer = read_special_tokens(folder, sha256, known, is_encoder_decoder=with_encoder)
     rules = read_rules(

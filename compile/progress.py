@@ -20,6 +20,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+Advance = Callable[[int], object]  # gets how much more is done
+
 _NAME = "{task.description:<16}"
 
 
@@ -41,19 +43,19 @@ class Stages:
             yield
 
     @contextmanager
-    def bytes(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
+    def bytes(self, name: str, total: int) -> Iterator[Advance]:
         """A stage over `total` bytes; call the yielded function with the bytes done."""
         with self._shown(name, total, BarColumn(), DownloadColumn(), TransferSpeedColumn()) as advance:
             yield advance
 
     @contextmanager
-    def work(self, name: str, total: int) -> Iterator[Callable[[int], object]]:
+    def work(self, name: str, total: int) -> Iterator[Advance]:
         """A stage of `total` units; call the yielded function with the units done. It shows the remaining time."""
         with self._shown(name, total, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()) as advance:
             yield advance
 
     @contextmanager
-    def _shown(self, name: str, total: int | None, *middle: ProgressColumn) -> Iterator[Callable[[int], object]]:
+    def _shown(self, name: str, total: int | None, *middle: ProgressColumn) -> Iterator[Advance]:
         columns = (SpinnerColumn(finished_text="✓"), TextColumn(_NAME), *middle, TimeElapsedColumn())
         began = time.perf_counter()
         with Progress(*columns, console=self._console, speed_estimate_period=600) as progress:

@@ -32,9 +32,16 @@ from mxspec.compile.interchange.contract import (
 from mxspec.compile.interchange.folder import EmittedFolder
 from mxspec.compile.interchange.lowering import lower
 from mxspec.compile.interchange.lowering.nodes import Call, WeightMatrix
-from mxspec.compile.interchange.types import Scales, StandardTensor, StoredMatrix, opset_of, store_matrix, store_plain
-from mxspec.compile.interchange.weights import Advance, write_weights
-from mxspec.compile.progress import Stages
+from mxspec.compile.interchange.weights import (
+    Scales,
+    StandardTensor,
+    StoredMatrix,
+    opset_of,
+    store_matrix,
+    store_plain,
+    write_weights,
+)
+from mxspec.compile.progress import Advance, Stages
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import LENDER, ModelEntry, ModelName, TensorEntry

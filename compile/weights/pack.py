@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors
+from mxspec.compile.checkpoint.tensors.tensor import Tensor, Tensors, as_float32
 from mxspec.compile.graph.exported_graph import WeightSpec
 from mxspec.compile.planning.layout import format_name, own_codes
-from mxspec.compile.weights.convert import convert
+from mxspec.compile.progress import Advance
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.overlap import WriteBehind, read_ahead
 from mxspec.compile.weights.rounding.grid import pack_best
@@ -28,10 +28,10 @@ from mxspec.formats.safetensors_file import Layout, SafetensorsWriter
 from mxspec.formats.tiles import PackStatistics, pack, pack_values
 from mxspec.formats.weight_format import FP16_TILES, TILE_ROWS
 
+FP16_MAX = 65504.0
 PIECE_WEIGHTS = 4 << 20  # weights read at a time: 8 MB of a bfloat16 checkpoint
 
 Piece = TypeVar("Piece")
-Advance = Callable[[int], object]  # gets the number of checkpoint bytes done
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _pack(
     spec: WeightSpec, source: Tensor, values: npt.NDArray[Any], *, search: bool
 ) -> tuple[npt.NDArray[Any], PackStatistics]:
     if spec.kind != "matmul":
-        packed, statistics = convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
+        packed, statistics = _convert(values, source.dtype, np.float16 if spec.kind == "embedding" else np.float32)
     else:
         pack = pack_best if search and spec.format != FP16_TILES else pack_values
         matrix = pack(values, spec.format, spec.transpose, dtype=source.dtype)
@@ -148,6 +148,28 @@ def _pack(
         hint = "; give it an MX format" if spec.kind == "matmul" else ""
         raise CheckpointError(f"{where} holds values beyond 65504 and cannot be stored as fp16{hint}")
     return packed, statistics
+
+
+def _convert(
+    values: npt.NDArray[Any], dtype: str, to: type[np.float16] | type[np.float32]
+) -> tuple[npt.NDArray[Any], PackStatistics]:
+    """A tensor that is not packed in float16 or float32: to nearest even, its effects counted as the packers do."""
+    exact = as_float32(values, dtype)
+    finite = np.isfinite(exact)
+    nonfinite = int(finite.size - np.count_nonzero(finite))
+    if to is np.float32:
+        return exact, PackStatistics(nonfinite=nonfinite)
+    overflow = int(np.count_nonzero(np.abs(exact[finite]) > FP16_MAX))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = exact.astype(np.float16)
+    if nonfinite or overflow:
+        return rounded, PackStatistics(nonfinite=nonfinite, overflow=overflow)
+    error = exact - rounded.astype(np.float32)
+    return rounded, PackStatistics(
+        squared_error=float(np.sum(np.square(error, dtype=np.float64))),
+        squared_norm=float(np.sum(np.square(exact, dtype=np.float64))),
+        underflow=int(np.count_nonzero((rounded == 0) & (exact != 0))),
+    )
 
 
 def _entry(

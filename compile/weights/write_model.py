@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from mxspec.compile.planning.model import ModelPlan
-from mxspec.compile.weights.pack import Advance, PackedWeights, pack_weights
+from mxspec.compile.progress import Advance
+from mxspec.compile.weights.pack import PackedWeights, pack_weights
 from mxspec.compile.weights.rounding.store import TO_NEAREST, RoundedModel
 from mxspec.formats.manifest import LENDER, EncoderEntry, ModelEntry, ModelName
 

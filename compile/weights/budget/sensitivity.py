@@ -25,7 +25,7 @@ layer's input, as if it belonged to another matrix.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
+from mxspec.compile.progress import Advance
 from mxspec.compile.weights.budget.experts import Losses, experts_losses
 from mxspec.compile.weights.budget.loss import (
     Values,
@@ -56,8 +57,6 @@ from mxspec.recipes.recipe import Rounding
 
 _LOGITS = 16 << 20  # logits made at a time
 _CHOSEN = 4  # experts that a token is taken to choose, where only progress depends on it
-
-Advance = Callable[[int], object]  # gets the number of multiplications done
 
 
 @dataclass(frozen=True, slots=True)

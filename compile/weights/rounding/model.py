@@ -17,7 +17,7 @@ before W (GPTQ's "true sequential"). Matrices that read the same tensor are roun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mxspec.compile.checkpoint.tensors.tensor import Tensors
+from mxspec.compile.progress import Advance
 from mxspec.compile.weights.rounding.experts import FEW, ExpertsInputs, LayerExperts, round_experts
 from mxspec.compile.weights.rounding.forward import LayeredModel, Matrices
 from mxspec.compile.weights.rounding.matrix import MatrixSource, round_matrix
@@ -35,7 +36,6 @@ from mxspec.compile.weights.rounding.store import RoundedMatrix, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
 from mxspec.runtime.memory import trim
 
-Advance = Callable[[int], object]  # gets the number of multiplications done
 OWN_SHARE = 0.5
 """On SmolLM2-135M and text of another kind, KL 0.038 nats; with a share of 1 0.043, without 0.053."""
 PASS_BYTES = 640 << 20  # of activations and moments while windows run through a layer; 7B's run one by one

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedMode
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters, resolve_names
 from mxspec.compile.checkpoint.settings.config import load_config
-from mxspec.compile.weights.convert import as_float32
+from mxspec.compile.checkpoint.tensors.tensor import as_float32
 from tests.compile.conftest import TINY
 
 VISION = {

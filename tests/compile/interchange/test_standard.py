@@ -22,7 +22,7 @@ from mxspec.compile.interchange.contract import fix_shapes
 from mxspec.compile.interchange.lowering import lower
 from mxspec.compile.interchange.lowering.nodes import Call
 from mxspec.compile.interchange.standard import check
-from mxspec.compile.interchange.types import ELEMENT_TYPES, opset_of
+from mxspec.compile.interchange.weights import ELEMENT_TYPES, opset_of
 from mxspec.formats.errors import CheckFailed, MxspecError
 from mxspec.formats.manifest import ModelEntry, TensorEntry
 from mxspec.formats.tiles import unpack_values

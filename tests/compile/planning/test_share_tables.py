@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
 from mxspec.compile.commands.speccompile import main
+from mxspec.compile.planning.layout import share_tables
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
-from mxspec.compile.planning.share_tables import share_tables
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
