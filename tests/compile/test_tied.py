@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from click.testing import CliRunner
 from onnx.reference import ReferenceEvaluator
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -21,7 +20,6 @@ from mxspec.compile.check.own_weights import compare_own_weights
 from mxspec.compile.check.readings import random_texts
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.config import load_config
-from mxspec.compile.commands.speccompile import main
 from mxspec.compile.interchange import standard
 from mxspec.compile.planning.formats import Formats
 from mxspec.compile.planning.model import Model, ModelPlan
@@ -35,7 +33,7 @@ from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from tests.compile.commands.test_speccompile import write_pair
+from tests.compile.commands.test_speccompile import speccompile, write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
@@ -207,7 +205,7 @@ def test_the_command_and_its_output(tmp_path: Path) -> None:
     """The target here has two tables, and that is said."""
     recipe, output = write_pair(tmp_path, "llama"), tmp_path / "x.bundle"
     options = ("--tied", "once", "--draft-format", "mxfp4_e2m1", "--draft-tied", "once", "--with-baseline")
-    result = CliRunner().invoke(main, [str(recipe), "-o", str(output), *options])
+    result = speccompile(recipe, "-o", output, *options)
     assert result.exit_code == 0, result.output
     said = " ".join(result.stderr.split())
     assert said.count("lm_head.weight is the embedding, too: tokens are looked up in its tiles") == 1
@@ -215,9 +213,9 @@ def test_the_command_and_its_output(tmp_path: Path) -> None:
     models = Bundle.open(output).manifest.models
     looked_up = {name: sum(tensor.looked_up for tensor in entry.tensors) for name, entry in models.items()}
     assert looked_up == {"target": 0, "draft": 1, "baseline": 0}
-    shown = CliRunner().invoke(main, ["inspect", str(output), "--json"])
+    shown = speccompile("inspect", output, "--json")
     groups = json.loads(shown.stdout)["models"]["draft"]["groups"]
     assert [group["name"] for group in groups if group["looked_up"]] == ["lm_head"]
-    refused = CliRunner().invoke(main, [str(recipe), "--tied", "never"])
+    refused = speccompile(recipe, "--tied", "never")
     assert refused.exit_code == 1
     assert "'never' is not one of 'once', 'twice'" in refused.stderr

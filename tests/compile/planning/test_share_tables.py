@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 from transformers import LlamaConfig
 
-from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.layout import share_tables
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
+from tests.compile.commands.test_speccompile import speccompile
 
 TABLES = ("model.rotary_emb.cos", "model.rotary_emb.sin")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -74,7 +73,7 @@ def test_a_bundle_holds_them_once(tiny_bundles: dict[str, Path]) -> None:
 
 def test_emitted_models_have_their_own(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
     bundle = tiny_bundles["near"]
-    result = CliRunner().invoke(main, ["emit", "standard", str(bundle), "-o", str(tmp_path / "standard")])
+    result = speccompile("emit", "standard", bundle, "-o", tmp_path / "standard")
     assert result.exit_code == 0, result.output
     stored = load_file(tmp_path / "standard" / "draft.safetensors")
     theirs = load_file(bundle / "target.safetensors")
@@ -83,8 +82,7 @@ def test_emitted_models_have_their_own(tiny_bundles: dict[str, Path], tmp_path: 
 
 
 def test_the_report_names_shared_tables(tiny_bundles: dict[str, Path]) -> None:
-    arguments = ["inspect", str(tiny_bundles["near"])]
-    printed = CliRunner().invoke(main, arguments).output
+    printed = speccompile("inspect", tiny_bundles["near"]).output
     assert f"read in the target's file, the same there: {', '.join(TABLES)}" in printed
-    report = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    report = json.loads(speccompile("inspect", tiny_bundles["near"], "--json").stdout)
     assert report["models"]["draft"]["borrowed"] == list(TABLES)

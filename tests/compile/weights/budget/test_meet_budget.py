@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.budget.meet_budget import meet_budget
@@ -23,11 +21,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry, ProductEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
-from tests.compile.commands.test_speccompile import VOCABULARY, write_mixture, write_pair
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from tests.compile.commands.test_speccompile import VOCABULARY, speccompile, write_mixture, write_pair
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +34,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compiled(pair: Path, output: Path, *options: object) -> dict[str, Any]:
-    result = run(pair, "-o", output, "--calibrate", pair.parent / "text.txt", "--json", *options)
+    result = speccompile(pair, "-o", output, "--calibrate", pair.parent / "text.txt", "--json", *options)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -86,7 +80,7 @@ def test_the_ranking_and_the_prediction(pair: Path, tmp_path: Path) -> None:
         largest = product.bytes + product.saved_bytes
         lost = product.losses["mxfp4_e2m1"] - product.losses["mxint8"]
         assert product.loss_a_byte == pytest.approx(lost / (largest * (1 - 272 / 528)))
-    shown = run("inspect", path)
+    shown = speccompile("inspect", path)
     assert "a ratio of 1.002 asked" in shown.output
     assert "layers.0.self_attn" in shown.output
 
@@ -136,14 +130,14 @@ def test_with_careful_rounding(pair: Path, tmp_path: Path) -> None:
     ],
 )
 def test_budgets_that_cannot_be(pair: Path, tmp_path: Path, options: list[str], message: str) -> None:
-    result = run(pair, "-o", tmp_path / "a.bundle", "--calibrate", pair.parent / "text.txt", *options)
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--calibrate", pair.parent / "text.txt", *options)
     assert result.exit_code == 1
     assert message in result.stderr.splitlines()[-1]
     assert not (tmp_path / "a.bundle").exists()
 
 
 def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
-    result = run(pair, "-o", tmp_path / "a.bundle", "--budget", "5bpw")
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--budget", "5bpw")
     assert result.exit_code == 1
     assert "a budget needs `calibrate`, a text file" in result.stderr
 
@@ -190,7 +184,7 @@ def test_the_experts_of_a_layer_are_one_choice(mixture: Path, tmp_path: Path) ->
     routers = {name: product for name, product in others.items() if name.endswith("mlp.gate.weight")}
     assert len(routers) == 2
     assert all(product.fixed and product.format == "fp16_tiles" for product in routers.values())
-    shown = run("inspect", path)
+    shown = speccompile("inspect", path)
     assert "a ratio of 1.0002 asked" in shown.output
     assert "layers.0.mlp.experts " in shown.output
     (worst,) = rank_tensors(target, 1)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
 from scipy.special import log_softmax
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
@@ -18,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from mxspec.compile import pipeline
 from mxspec.compile.check import cost
 from mxspec.compile.check.cost import measure_cost
-from mxspec.compile.commands.speccompile import main
 from mxspec.compile.weights.rounding import choose_rounding as choosing
 from mxspec.compile.weights.rounding import speed
 from mxspec.formats.bundle import Bundle
@@ -27,14 +25,10 @@ from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import write_texts
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
-from tests.compile.commands.test_speccompile import write_pair
+from tests.compile.commands.test_speccompile import speccompile, write_pair
 from tests.conftest import DEMO
 
 TOKENS = 512
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compiled(pair: Path, output: Path, *options: object) -> tuple[dict[str, Any], str]:
-    result = run(pair, "-o", output, "--calibration-tokens", TOKENS, "--json", *options)
+    result = speccompile(pair, "-o", output, "--calibration-tokens", TOKENS, "--json", *options)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["models"]["target"], " ".join(result.stderr.split())
 
@@ -69,7 +63,7 @@ def test_the_default_calibrates_on_what_the_model_writes(pair: Path, tmp_path: P
         "few": {},
     }
     assert f"rounded by gptq on {tokens} tokens that the model wrote, seed 0" in " ".join(
-        run("inspect", tmp_path / "a.bundle").stderr.split()
+        speccompile("inspect", tmp_path / "a.bundle").stderr.split()
     )
     assert [path.name for path in tmp_path.iterdir()] == ["a.bundle"]  # the writer is gone
     compiled(pair, tmp_path / "b.bundle")
@@ -151,7 +145,7 @@ def test_the_cost_is_the_divergence_from_transformers_on_that_text(pair: Path, t
 def test_the_better_format_is_named_where_rounding_costs_much(tmp_path: Path) -> None:
     if not (DEMO / "target" / "model.safetensors").is_file():
         pytest.skip("recipes/demo/target: not there; python -m bench pair makes it")
-    result = run(DEMO / "target", "-o", tmp_path / "a.bundle", "--rounding", "nearest")
+    result = speccompile(DEMO / "target", "-o", tmp_path / "a.bundle", "--rounding", "nearest")
     assert result.exit_code == 0, result.output
     said = " ".join(result.stderr.split())
     target = Bundle.open(tmp_path / "a.bundle").manifest.models["target"]

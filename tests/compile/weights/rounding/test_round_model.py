@@ -9,17 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from mxspec.compile.commands.speccompile import main
 from mxspec.compile.weights.rounding import round_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import UnsupportedModelError
-from tests.compile.commands.test_speccompile import VOCABULARY, write_pair
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from tests.compile.commands.test_speccompile import VOCABULARY, speccompile, write_pair
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiled(pair: Path, output: Path, *options: object) -> dict[str, Any]:
     text = pair.parent / "text.txt"
-    result = run(pair, "-o", output, "--rounding", "gptq", "--calibrate", text, "--json", *options)
+    result = speccompile(pair, "-o", output, "--rounding", "gptq", "--calibrate", text, "--json", *options)
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
     return found
@@ -54,7 +48,7 @@ def test_gptq_is_recorded_and_keeps_the_bytes_plain(pair: Path, tmp_path: Path) 
     }
     assert report["models"]["draft"]["rounding"] is None  # its matrices are fp16
     assert [path.name for path in tmp_path.iterdir()] == ["careful.bundle"]  # nothing is left beside it
-    assert run(pair, "-o", tmp_path / "plain.bundle").exit_code == 0
+    assert speccompile(pair, "-o", tmp_path / "plain.bundle").exit_code == 0
     careful, plain = (Bundle.open(tmp_path / f"{name}.bundle").manifest for name in ("careful", "plain"))
     assert plain.models["target"].rounding is None
     for ours, theirs in zip(careful.models["target"].tensors, plain.models["target"].tensors, strict=True):
@@ -68,10 +62,10 @@ def test_gptq_is_recorded_and_keeps_the_bytes_plain(pair: Path, tmp_path: Path) 
 
 
 def test_scale_needs_no_text(pair: Path, tmp_path: Path) -> None:
-    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "scale")
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "scale")
     assert result.exit_code == 0, result.output
     assert "best of three scales a block" in result.output
-    assert run(pair, "-o", tmp_path / "b.bundle").exit_code == 0
+    assert speccompile(pair, "-o", tmp_path / "b.bundle").exit_code == 0
     careful, plain = (Bundle.open(tmp_path / f"{name}.bundle").manifest.models["target"] for name in "ab")
     assert careful.rounding is not None
     assert careful.rounding.method == "scale"
@@ -90,7 +84,7 @@ def test_a_model_that_is_not_understood_is_rounded_to_nearest_by_name(
 
     monkeypatch.setattr(round_model, "LayeredModel", refuse)
     text = pair.parent / "text.txt"
-    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
     assert result.exit_code == 0, result.output
     assert "transformer.h.0.attn.c_attn.weight was rounded to nearest: GPT2LMHeadModel: no list" in result.output
 
@@ -105,7 +99,7 @@ def test_texts_that_cannot_be_used(
     text = tmp_path / "text"
     if content is not None:
         text.write_bytes(content)
-    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
     assert result.exit_code == 1
     assert message in result.output
     assert ("referee" not in result.output) == at_once
@@ -113,7 +107,7 @@ def test_texts_that_cannot_be_used(
 
 
 def test_gptq_without_a_text_uses_what_the_model_writes(pair: Path, tmp_path: Path) -> None:
-    result = run(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibration-tokens", 128, "--json")
+    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibration-tokens", 128, "--json")
     assert result.exit_code == 0, result.output
     rounding = json.loads(result.stdout)["models"]["target"]["rounding"]
     assert (rounding["text_sha256"], rounding["tokens"]) == (None, 128)
