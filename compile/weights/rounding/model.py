@@ -81,10 +81,6 @@ class ModelRounder:
         self._model, self._sources, self._formats, self._store = model, sources, formats, store
         self._share = 1.0
 
-    def work(self, tokens: int) -> int:
-        """The approximate number of multiplications for rounding the whole model."""
-        return rounding_work(self._model, self._sources, self._formats, tokens)
-
     def run(self, text: CalibrationText, advance: Advance) -> dict[str, RoundedMatrix]:
         """Rounded matrices by parameter name; resumes where the store of an earlier run ends."""
         rounded: dict[str, RoundedMatrix] = {}

@@ -12,7 +12,7 @@ from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.progress import Stages
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.forward import LayeredModel
-from mxspec.compile.weights.rounding.model import ModelRounder
+from mxspec.compile.weights.rounding.model import ModelRounder, rounding_work
 from mxspec.compile.weights.rounding.moments import DAMPING
 from mxspec.compile.weights.rounding.store import TO_NEAREST, RoundedModel, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText, read_calibration
@@ -50,9 +50,9 @@ def round_model(model: Model, place: Path, stages: Stages) -> RoundedModel:
         tokenizer, length = load_tokenizer(checkpoint.tokenizer), model.context_length
         text = read_calibration(recipe.calibration_file(), tokenizer, model.calibration_tokens, length, recipe.seed)
     store = RoundingStore(place / f"{model.name}-{_key(plan, formats, text)}")
-    rounder = ModelRounder(layered, plan.sources, formats, store)
-    with stages.work(f"round {model.name}", rounder.work(text.tokens)) as advance:
-        matrices = rounder.run(text, advance)
+    work = rounding_work(layered, plan.sources, formats, text.tokens)
+    with stages.work(f"round {model.name}", work) as advance:
+        matrices = ModelRounder(layered, plan.sources, formats, store).run(text, advance)
     nearest = {name: "it is not part of a decoder layer" for name in formats if name not in matrices}
     nearest |= {name: matrix.fallback for name, matrix in matrices.items() if matrix.fallback is not None}
     entry = RoundingEntry(

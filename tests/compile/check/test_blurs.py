@@ -13,13 +13,10 @@ from mxspec.compile.check.blurs import check_divergence, mean_divergence, withou
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.readings import LENGTH, SLOTS, Reading, random_texts, read_texts, shortened
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.model import Model
-from mxspec.compile.planning.plan import plan_model
-from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckFailed
 from mxspec.formats.manifest import ModelEntry
-from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.session import Session
+from tests.compile.outlined import written
 from tests.conftest import DEMO
 
 BLOCK = 32  # columns that have one scale
@@ -31,10 +28,8 @@ Damage = Callable[[ir.Graph, ir.Node], ir.Value]
 def model(tmp_path_factory: pytest.TempPathFactory, each_model_compiled_once: None) -> tuple[Path, ModelEntry]:
     """The demo target with int8 rows and MXINT8 caches."""
     folder = tmp_path_factory.mktemp("int8")
-    target = TargetRecipe(checkpoint="x", format="mxfp6_e2m3", activations="int8")
     with Checkpoint(DEMO / "target") as checkpoint:
-        plan = plan_model(Model("target", checkpoint, target, Recipe(name="x", caches="mxint8", target=target), 1024))
-        return folder, write_model(plan, folder, lambda count: None).entry
+        return folder, written(checkpoint, folder, 1024, "mxint8", format="mxfp6_e2m3", activations="int8")
 
 
 def constant(graph: ir.Graph, values: object) -> ir.Value:

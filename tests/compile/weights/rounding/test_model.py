@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from mxspec.compile.checkpoint.experts import expert_matrices, experts_modules
 from mxspec.compile.weights.rounding.experts import ExpertsInputs, LayerExperts
 from mxspec.compile.weights.rounding.forward import LayeredModel
-from mxspec.compile.weights.rounding.model import ModelRounder
+from mxspec.compile.weights.rounding.model import ModelRounder, rounding_work
 from mxspec.compile.weights.rounding.moments import Moments
 from mxspec.compile.weights.rounding.store import RoundedMatrix, RoundingStore
 from mxspec.compile.weights.rounding.text import CalibrationText
@@ -262,5 +262,5 @@ def test_work_adds_up(open_tiny: Open, text: CalibrationText, tmp_path: Path) ->
     round_all(opened, text, tmp_path, done.append)
     model = opened.layered()
     names = [name for index in range(len(model.layers) + 1) for name in model.matrices(index)]
-    rounder = ModelRounder(model, opened.sources, dict.fromkeys(names, FORMAT), RoundingStore(tmp_path))
-    assert sum(done) == pytest.approx(rounder.work(text.tokens), rel=0.01)
+    work = rounding_work(model, opened.sources, dict.fromkeys(names, FORMAT), text.tokens)
+    assert sum(done) == pytest.approx(work, rel=0.01)
