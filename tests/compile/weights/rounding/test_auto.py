@@ -101,7 +101,7 @@ def test_a_text_to_calibrate_on_is_an_order(pair: Path, tmp_path: Path, monkeypa
     assert f"rounding with calibration on {TOKENS} tokens of the --calibrate text" in said
     assert report["rounding"]["text_sha256"] is not None
     monkeypatch.setattr(choosing, "LayeredModel", _unsupported)
-    result = run(pair, "-o", tmp_path / "b.bundle", "--calibrate", text)
+    result = speccompile(pair, "-o", tmp_path / "b.bundle", "--calibrate", text)
     assert result.exit_code == 1
     assert "calibrate: layers of another kind; leave --calibrate out, or say --rounding nearest" in result.output
     assert not (tmp_path / "b.bundle").exists()
