@@ -10,8 +10,7 @@ from pathlib import Path
 from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.fit_head import fit_head, fit_mtp
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
-from mxspec.compile.checkpoint.settings.generation_config import read_rules, read_sampling
-from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import read_rules, read_sampling, read_special_tokens
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.heads.head import HeadConfig
 from mxspec.compile.heads.mtp import MtpConfig

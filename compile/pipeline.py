@@ -10,8 +10,12 @@ from mxspec.compile.check.check_model import check_model
 from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.referee import check_windows, judge
-from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
-from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import (
+    not_applied_note,
+    read_rules,
+    read_sampling,
+    read_special_tokens,
+)
 from mxspec.compile.guesses import check_texts, write_guesses
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.open_models import Models, check_models_early, open_models, unchanged

@@ -220,11 +220,16 @@ class Recipe(Strict):
         """
         name = _NO_NAME.sub("", Path(target).expanduser().resolve().name.removesuffix(".gguf")) or "model"
         models = {"target": {"checkpoint": target}} | ({} if draft is None else {"draft": {"checkpoint": draft}})
+        return cls._of({"name": name} | models, Path.cwd())
+
+    @classmethod
+    def _of(cls, values: dict[str, Any], folder: Path, where: str = "") -> Self:
+        """The recipe with these values, whose paths are relative to a folder; an error begins with `where`."""
         try:
-            recipe = cls.model_validate({"name": name} | models)
+            recipe = cls.model_validate_json(json.dumps(values, default=str))
         except ValidationError as problems:
-            raise RecipeError(first_problem(problems, cls)) from None
-        recipe._folder = Path.cwd()
+            raise RecipeError(f"{where}{first_problem(problems, cls)}") from None
+        recipe._folder = folder
         return recipe
 
     @classmethod
@@ -236,12 +241,7 @@ class Recipe(Strict):
             raise RecipeError(f"recipe {path}: {problem.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise RecipeError(f"recipe {path}: {what_it_is(path) or f'not valid TOML: {problem}'}") from None
-        try:
-            recipe = cls.model_validate_json(json.dumps(found, default=str))
-        except ValidationError as problems:
-            raise RecipeError(f"recipe {path}: {first_problem(problems, cls)}") from None
-        recipe._folder = path.absolute().parent
-        return recipe
+        return cls._of(found, path.absolute().parent, f"recipe {path}: ")
 
     def with_changes(self, **changes: Any) -> Self:
         """A copy with changed values; `target` and `draft` take a dict of changes, and None keeps a value."""
@@ -252,12 +252,7 @@ class Recipe(Strict):
                     merged[key] = (merged.get(key) or {}) | given
             elif value is not None:
                 merged[key] = value
-        try:
-            changed = type(self).model_validate_json(json.dumps(merged))
-        except ValidationError as problems:
-            raise RecipeError(first_problem(problems, type(self))) from None
-        changed._folder = self._folder
-        return changed
+        return self._of(merged, self._folder)
 
     def with_draft(self, checkpoint: str) -> Self:
         """A copy with this draft; a folder is relative to the working directory."""
@@ -266,9 +261,7 @@ class Recipe(Strict):
         of_the_former = ("checkpoint", "revision", "unpublished", "adapter", "adapter_revision")
         kept = {key: value for key, value in settings.items() if key not in of_the_former}
         draft = {"checkpoint": checkpoint if checkpoint == MTP else from_here(checkpoint)} | kept
-        changed = type(self).model_validate_json(json.dumps(merged | {"draft": draft}))
-        changed._folder = self._folder
-        return changed
+        return self._of(merged | {"draft": draft}, self._folder)
 
     def source_of(self, model: TargetRecipe) -> TargetRecipe:
         """The model whose checkpoint holds this model: its own, but an MTP layer's is the target's."""

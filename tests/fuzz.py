@@ -295,8 +295,12 @@ def tokenizer(place: Path) -> Target:
 
 def generation(place: Path) -> Target:
     """generation_config.json."""
-    from mxspec.compile.checkpoint.settings.generation_config import not_applied_note, read_rules, read_sampling
-    from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+    from mxspec.compile.checkpoint.settings.generation_config import (
+        not_applied_note,
+        read_rules,
+        read_sampling,
+        read_special_tokens,
+    )
 
     values = {
         "bos_token_id": 0,

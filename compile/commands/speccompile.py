@@ -10,14 +10,13 @@ import click
 
 from mxspec.compile.commands.emit import check_place, emit, place_of, write
 from mxspec.compile.commands.explain import explain, list_recipes
-from mxspec.compile.commands.inspect import inspect
 from mxspec.compile.commands.recipe_options import MODELS, recipe_changes, recipe_options
 from mxspec.compile.commands.report import as_json, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.errors import needs
+from mxspec.formats.errors import CheckFailed, needs
 from mxspec.recipes.find_recipe import read_recipe
-from mxspec.runtime.cli.command import Group, print_json, report_console
+from mxspec.runtime.cli.command import Command, Group, print_json, report_console
 from mxspec.runtime.cli.option_groups import GroupedCommand, option
 
 OUTPUT = "Output"
@@ -42,6 +41,24 @@ def main() -> None:
     speccompile smollm2 -o my.bundle
     speccompile OWNER/NAME --draft OWNER/NAME
     """
+
+
+@click.command(cls=Command)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--verify", is_flag=True, help="Check the hash of every file; exit code 2 if one differs.")
+@click.option("--json", "json_output", is_flag=True, help="Print one JSON object instead of text.")
+def inspect(bundle: Path, *, verify: bool, json_output: bool) -> None:
+    """Show what BUNDLE holds."""
+    opened = Bundle.open(bundle)
+    changed = list(opened.changed_files()) if verify else []
+    if json_output:
+        print_json(as_json(bundle, opened.manifest) | ({"changed_files": changed} if verify else {}))
+    else:
+        print_report(bundle, opened.manifest, report_console())
+    if changed:
+        raise CheckFailed(f"bundle {bundle}: SHA-256 differs for {', '.join(changed)}; compile it again")
+    if verify and not json_output:
+        report_console().print(f"all {len(opened.manifest.files)} files are what speccompile wrote")
 
 
 for command in (list_recipes, explain, inspect, emit):

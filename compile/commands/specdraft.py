@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -63,25 +64,11 @@ def main() -> None:
 @click.option("--from", "start", type=_FILE, metavar="HEAD", help="Go on from this EAGLE-3 head.")
 @click.option("--resume", is_flag=True, help="Go on where an interrupted run stopped.")
 @click.option("--force", is_flag=True, help="Replace an existing head once the new one is complete.")
-def train(
-    target: str,
-    *,
-    output: Path,
-    text: Path | None,
-    prompts: Path | None,
-    tokens: int,
-    vocabulary: int,
-    hours: float,
-    weight_format: str,
-    seed: int,
-    start: Path | None,
-    resume: bool,
-    force: bool,
-) -> None:
+def train(*, output: Path, resume: bool, force: bool, **options: Any) -> None:
     """Train an EAGLE-3 head for TARGET, a folder, a GGUF file or a hub id, on text that TARGET writes."""
-    if text is not None and prompts is not None:
+    if options["text"] is not None and options["prompts"] is not None:
         raise click.UsageError("got both --text and --prompts, expected one of them")
-    if start is not None and not start.is_dir():
+    if (start := options["start"]) is not None and not start.is_dir():
         raise MxspecError(f"--from {start}: no such folder")
     with needs("compile", "training"):
         from mxspec.compile.progress import Stages
@@ -89,9 +76,8 @@ def train(
 
     console = report_console()
     began = time.perf_counter()
-    wanted = TrainingSettings(target, text, prompts, tokens, vocabulary, hours, seed, start, weight_format)
     with termination_as_interrupt():
-        found = train_head(wanted, output, resume=resume, force=force, stages=Stages(console))
+        found = train_head(TrainingSettings(**options), output, resume=resume, force=force, stages=Stages(console))
     rates = " ".join(f"{rate:.3f}" for rate in found.rates)
     console.print(
         f"{output}: held-out acceptance {rates}; trained in {time.perf_counter() - began:.0f} s",

@@ -70,25 +70,22 @@ def rotary_as_operator(model: PreTrainedModel) -> Iterator[None]:
     try:
         rotation = rotation_of(model)
         for source, apply in _applies(model):
-            if (operator := _operator_for(apply, rotation)) is not None:
-                replaced.append((source, apply))
-                setattr(source, _APPLY, operator)
+            if rotation is None and not _equals_one(apply):
+                continue
+            replaced.append((source, apply))
+            setattr(source, _APPLY, _emit_one if rotation is None else _emit_queries_and_keys(rotation.pairs))
         yield
     finally:
         for source, apply in replaced:
             setattr(source, _APPLY, apply)
 
 
-def _operator_for(apply: Apply, rotation: Rotation | None) -> Apply | None:
-    """The equivalent function that emits the operator; None if no operator computes the same."""
-    if rotation is not None:
-        return _emit_queries_and_keys(rotation.pairs)
-    return _emit_one if _equals_one(apply) else None
-
-
 def rotation_of(model: PreTrainedModel) -> Rotation | None:
     """How the model rotates queries and keys by its tables; None if it does not, or in another way."""
-    found = {_rotation_by(apply) for _, apply in _applies(model)}
+    found = {
+        next((rotation for rotation in _WAYS if _equals_queries_and_keys(apply, rotation)), None)
+        for _, apply in _applies(model)
+    }
     return found.pop() if len(found) == 1 else None
 
 
@@ -96,10 +93,6 @@ def _applies(model: PreTrainedModel) -> list[tuple[ModuleType, Apply]]:
     """The functions with that name in the model's Python modules."""
     sources = {sys.modules[type(module).__module__] for module in model.modules()}
     return [(source, getattr(source, _APPLY)) for source in sources if hasattr(source, _APPLY)]
-
-
-def _rotation_by(apply: Apply) -> Rotation | None:
-    return next((rotation for rotation in _WAYS if _equals_queries_and_keys(apply, rotation)), None)
 
 
 def emit_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:

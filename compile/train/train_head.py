@@ -18,7 +18,7 @@ import numpy as np
 from mxspec.compile.check.referee import judge
 from mxspec.compile.checkpoint.checkpoint import require_complete
 from mxspec.compile.checkpoint.open_checkpoint import hub_ids, open_checkpoint, require_folders
-from mxspec.compile.checkpoint.settings.special_tokens import read_ends
+from mxspec.compile.checkpoint.settings.generation_config import read_ends
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.guesses import encode_text
 from mxspec.compile.heads.eagle3 import LAYERS, Eagle3Config

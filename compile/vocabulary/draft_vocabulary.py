@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.fit_head import target_ids
-from mxspec.compile.checkpoint.settings.special_tokens import read_ends
+from mxspec.compile.checkpoint.settings.generation_config import read_ends
 from mxspec.compile.guesses import encode_text
 from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.planning.model import Model

@@ -17,7 +17,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.specialize import check_specializations
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import read_special_tokens
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.outline import outline_models

@@ -103,18 +103,15 @@ class _Cursor:
         return int(struct.unpack(layout, self.take(struct.calcsize(layout), what))[0])
 
     def text(self, longest: int, what: str) -> str:
-        count = self.number("<Q", what)
-        if count > longest:
-            raise _Fault(f"{what}: text of {count} bytes, expected at most {longest}")
         try:
-            return self.take(count, what).decode()
+            return self.take(self._length(longest, what), what).decode()
         except UnicodeDecodeError:
             raise _Fault(f"{what}: not UTF-8") from None
 
     def tokens(self, count: int, what: str) -> list[str]:
         """Texts of an array; bytes that are not UTF-8 become surrogates: some vocabularies hold half characters."""
         return [
-            self.take(self._length(what), what).decode(errors="surrogateescape")
+            self.take(self._length(LONGEST_NAME, what), what).decode(errors="surrogateescape")
             for _ in range(self._fits(count, 8, what))
         ]
 
@@ -124,10 +121,10 @@ class _Cursor:
         values = np.frombuffer(data, dtype)
         return values.astype(bool) if kind == _BOOL else values
 
-    def _length(self, what: str) -> int:
+    def _length(self, longest: int, what: str) -> int:
         count = self.number("<Q", what)
-        if count > LONGEST_NAME:
-            raise _Fault(f"{what}: an entry of {count} bytes, expected at most {LONGEST_NAME}")
+        if count > longest:
+            raise _Fault(f"{what}: text of {count} bytes, expected at most {longest}")
         return count
 
     def _fits(self, count: int, least: int, what: str) -> int:

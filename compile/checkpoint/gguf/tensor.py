@@ -140,7 +140,7 @@ def join_parts(path: Path, parts: LayerParts, experts: int, *, alternating: bool
         DOWN: as_source(_tall(parts.matrices[_DOWN])),
     }
     if parts.biases:
-        joined[f"{GATE_UP}_bias"] = AlternatingTensor(parts.biases[_GATE], parts.biases[_UP], along=1)
+        joined[f"{GATE_UP}_bias"] = AlternatingTensor((parts.biases[_GATE], parts.biases[_UP]), along=1)
         joined[f"{DOWN}_bias"] = parts.biases[_DOWN]
     return joined
 
@@ -182,6 +182,6 @@ def _alternate(gate: GgufTensor, up: GgufTensor) -> Tensor:
     """A row of gate, then one of up."""
     first, second = as_source(gate), as_source(up)
     if not (isinstance(first, MxTensor) and isinstance(second, MxTensor)):
-        return AlternatingTensor(first, second)
-    codes, scales = (AlternatingTensor(*both) for both in ((first.base, second.base), (first.scales, second.scales)))
+        return AlternatingTensor((first, second))
+    codes, scales = (AlternatingTensor(both) for both in ((first.base, second.base), (first.scales, second.scales)))
     return MxTensor(codes, scales, first.format, first.unpack)

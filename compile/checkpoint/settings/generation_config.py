@@ -1,4 +1,4 @@
-"""A checkpoint's generation settings: those that a bundle applies, and those that a request must ask for.
+"""A checkpoint's generation settings: those that a bundle applies, those that a request must ask for, special ids.
 
 As in transformers, they are read from generation_config.json, or from config.json if it is missing.
 """
@@ -14,11 +14,12 @@ from pydantic import ValidationError
 
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.generation import GenerationRules
-from mxspec.formats.manifest import SamplingDefaults
+from mxspec.formats.manifest import SamplingDefaults, TokenizerEntry
 from mxspec.formats.sampling import BUNDLED, DRAWN, PARAMETERS
 from mxspec.formats.validation import first_problem, parse_json, shorten
 
 GENERATION_CONFIG, CONFIG = "generation_config.json", "config.json"
+_FILES = (GENERATION_CONFIG, CONFIG)  # the first that has the key decides
 RULES = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "forced_eos_token_id")
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 BEAMS = ("length_penalty", "early_stopping")  # no effect without num_beams
@@ -203,3 +204,48 @@ def _ids(path: Path, key: str, value: Any) -> tuple[int, ...]:
         if type(token) is not int:
             raise CheckpointError(f"{path}: {key}: got {shorten(token)}, expected a token id")
     return tuple(tokens)
+
+
+def read_special_tokens(
+    folder: Path, sha256: str, vocab_size: int, *, is_encoder_decoder: bool = False
+) -> TokenizerEntry:
+    """The manifest's tokenizer entry, with a decoder's first ids if the model has an encoder.
+
+    Raises CheckpointError for ids outside the vocabulary, and if the decoder's first id is missing.
+    """
+    begin, ends = read_ends(folder, vocab_size)
+    return TokenizerEntry(
+        sha256=sha256,
+        vocab_size=vocab_size,
+        bos_token_id=begin,
+        eos_token_ids=ends,
+        decoder_start=_decoder_start(folder, vocab_size) if is_encoder_decoder else (),
+    )
+
+
+def read_ends(folder: Path, vocab_size: int) -> tuple[int | None, tuple[int, ...]]:
+    """The id that begins a text, if there is one, and those that end one. Raises CheckpointError as above."""
+    begin = _special_ids(folder, "bos_token_id", vocab_size)
+    return begin[0] if begin else None, _special_ids(folder, "eos_token_id", vocab_size)
+
+
+def _decoder_start(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """The ids with which transformers' generate begins an answer: a start id, and perhaps a forced second one."""
+    for key in ("decoder_start_token_id", "bos_token_id"):
+        if start := _special_ids(folder, key, vocab_size):
+            return start[:1] + _special_ids(folder, "forced_bos_token_id", vocab_size)[:1]
+    raise CheckpointError(f"{folder}: neither {' nor '.join(_FILES)} has a decoder_start_token_id")
+
+
+def _special_ids(folder: Path, key: str, vocab_size: int) -> tuple[int, ...]:
+    for name in _FILES:
+        path = folder / name
+        value = read_object(path).get(key)
+        if value is None:
+            continue
+        ids = tuple(value) if isinstance(value, list) else (value,)
+        for token in ids:
+            if type(token) is not int or not 0 <= token < vocab_size:
+                raise CheckpointError(f"{path}: {key} {token!r} is not one of the tokenizer's {vocab_size} ids")
+        return ids
+    return ()

@@ -19,25 +19,9 @@ from mxspec.compile.checkpoint.tensors.tensor import CheckpointTensor, Tensor
 Read = Callable[[Tensor, int, int], NDArray[Any]]  # rows [begin, end) of a part, as values or as bytes
 
 
-class JoinedRows(DerivedTensor):
-    """Reads a matrix that is joined from parts, which `_read` finds."""
-
-    __slots__ = ()
-
-    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
-        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
-
-    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
-        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
-
-    @abstractmethod
-    def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
-        """Rows [begin, end), by what `read` gives of the parts."""
-
-
 @dataclass(frozen=True)
-class StackedTensor(JoinedRows):
-    """Matrices [rows, k] of one type, one below the other: those of one expert after those of another."""
+class JoinedRows(DerivedTensor):
+    """A matrix that is joined from parts of one type, which `_read` finds."""
 
     parts: tuple[Tensor, ...]
 
@@ -48,10 +32,6 @@ class StackedTensor(JoinedRows):
     @property
     def shard(self) -> str:
         return self.parts[0].shard
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._ends[-1], *self.parts[0].shape[1:]
 
     @property
     def bytes(self) -> int:
@@ -68,6 +48,25 @@ class StackedTensor(JoinedRows):
     @property
     def origins(self) -> frozenset[str]:
         return frozenset[str]().union(*(part.origins for part in self.parts))
+
+    def read_rows(self, begin: int, end: int) -> NDArray[Any]:
+        return self._read(begin, end, lambda part, first, last: part.read_rows(first, last))
+
+    def read_bytes(self, begin: int, end: int) -> NDArray[np.uint8]:
+        return self._read(begin, end, lambda part, first, last: part.read_bytes(first, last))
+
+    @abstractmethod
+    def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
+        """Rows [begin, end), by what `read` gives of the parts."""
+
+
+@dataclass(frozen=True)
+class StackedTensor(JoinedRows):
+    """Matrices [rows, k], one below the other: those of one expert after those of another."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._ends[-1], *self.parts[0].shape[1:]
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -112,35 +111,21 @@ class TransposedExperts(DerivedTensor):
         return self.kept[expert]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AlternatingTensor(JoinedRows):
-    """Two tensors of one shape: one row of `base`, then one of `other`, or numbers in turn `along` axis 1."""
+    """Two tensors of one shape: one row of the first, then one of the other, or numbers in turn `along` axis 1."""
 
-    base: Tensor
-    other: Tensor
     along: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
-        sides = list(self.base.shape)
+        sides = list(self.parts[0].shape)
         sides[self.along] *= 2
         return tuple(sides)
 
-    @property
-    def bytes(self) -> int:
-        return self.base.bytes + self.other.bytes
-
-    @property
-    def identity(self) -> tuple[int, ...]:
-        return *self.base.identity, *self.other.identity
-
-    @property
-    def origins(self) -> frozenset[str]:
-        return self.base.origins | self.other.origins
-
     def _read(self, begin: int, end: int, read: Read) -> NDArray[Any]:
         first, last = (begin, end) if self.along else (begin // 2, -(-end // 2))
-        both = np.stack([read(part, first, last) for part in (self.base, self.other)], axis=self.along + 1)
+        both = np.stack([read(part, first, last) for part in self.parts], axis=self.along + 1)
         if self.along:
             return both.reshape(end - begin, -1)
         rows = both.reshape(-1, *both.shape[2:])

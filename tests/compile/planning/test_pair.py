@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mxspec.compile.checkpoint.settings.special_tokens import read_special_tokens
+from mxspec.compile.checkpoint.settings.generation_config import read_special_tokens
 from mxspec.compile.planning.pair import TokenIds, check_pair, usable_ids
 from mxspec.formats.errors import CheckpointError, PairError
 
