@@ -63,7 +63,7 @@ LONGEST = (
     "test_fuzz.py",  # waits
     "compile/commands/test_explain.py",  # the demo pair
     "evaluate/accuracy/test_command.py",
-    "serve/test_load.py",  # waits
+    "serve/test_attacks.py",  # waits
     "docs/test_commands.py",  # the demo pair with a baseline, the pair with encoders
     "compile/trace/test_hidden_states.py",
     "compile/test_killed.py",

@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 
+from mxspec import Engine
 from mxspec.evaluate.bench.serve.server import Address, end, start_specserve, wait_ready
 
 PATIENCE = 60.0  # seconds; a loaded machine is slow
+SAID: Any = [{"role": "user", "content": "say so"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"on": {"type": "boolean"}},
+    "required": ["on"],
+    "additionalProperties": False,
+}
 TEMPLATE = (
     "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}{# <tool_call> #}\n{% endif %}"
     "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n"
@@ -174,6 +182,19 @@ def serving() -> Serving:
 def bundle(tiny_bundles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tiny.bundle: random weights, a context of 96 bytes, and a chat template that knows tools."""
     return with_chat_template(tiny_bundles["near"], tmp_path_factory.mktemp("serve") / "tiny.bundle")
+
+
+@pytest.fixture(scope="module")
+def engine(bundle: Path) -> Iterator[Engine]:
+    """The engine of `bundle` in this process."""
+    with Engine(bundle) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def text(engine: Engine) -> str:
+    """What the model answers to SAID, greedily, in 12 tokens."""
+    return engine.generate(messages=SAID, temperature=0, max_new_tokens=12).result().text
 
 
 @pytest.fixture(scope="module")

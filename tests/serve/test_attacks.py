@@ -1,7 +1,8 @@
-"""The attacks in bench/, small: what hurts nobody here is what the programs say of a published model's server."""
+"""The load and the attacks of bench/, small: what hurts nobody here is what they say of a published model's server."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -22,6 +23,18 @@ def attack(program: str, bundle: Path, *options: object) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=ROOT)
     assert done.returncode == 0, done.stderr or done.stdout
     return json.loads(done.stdout)
+
+
+def test_under_load_nothing_is_wrong_stuck_or_lost(bundle: Path) -> None:
+    small = {"--requests": 80, "--clients": 8, "--slots": 3, "--queue": 2, "--distinct": 30, "--longest": 90}
+    result = attack("serve-load", bundle, *itertools.chain(*small.items()))
+    assert result["requests"] == 80
+    assert result["whole"] + result["cancelled"] + result["malformed"] == 80
+    assert (result["wrong"], result["stuck"], result["left_running"]) == (0, 0, 0)
+    assert result["compared_greedy"] > 20
+    assert result["compared_sampled"] > 5
+    assert result["asked_again"] > 0  # the queue was full, and said so
+    assert result["exit_code"] == 0
 
 
 def test_grammars_that_hurt(bundle: Path) -> None:

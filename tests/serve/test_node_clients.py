@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mxspec.runtime.engine import Engine
 
-from .conftest import PATIENCE, Server
+from .conftest import PATIENCE, SAID, Server
 
 MODULES = Path(__file__).resolve().parents[2] / ".venv" / "node" / "node_modules"
 UNSETTLED = 13  # node's own code: its client's fetch lost a promise, which it did once in some thousand runs
-
-
-@pytest.fixture(scope="module")
-def engine(bundle: Path) -> Iterator[Engine]:
-    with Engine(bundle) as engine:
-        yield engine
 
 
 @pytest.mark.skipif(
@@ -37,8 +30,7 @@ def test_openai_node_reads_the_same_texts(server: Server, engine: Engine) -> Non
             break
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    messages = [{"role": "user", "content": "say so"}]
-    text = engine.generate(messages=messages, temperature=0, max_new_tokens=20).result().text
+    text = engine.generate(messages=SAID, temperature=0, max_new_tokens=20).result().text
     assert found["whole"] == found["streamed"] == found["helped"] == text
     assert found["usage"]["completion_tokens"] == found["wholeUsage"]["completion_tokens"] == 20
     assert found["usage"]["total_tokens"] == found["wholeUsage"]["total_tokens"]

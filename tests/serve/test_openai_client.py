@@ -15,10 +15,9 @@ from click.testing import CliRunner
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.runtime.engine import Engine
 
-from .conftest import Server, Serving
+from .conftest import SAID, Server, Serving
 
 PROMPT = "a text that "
-QUESTION: Any = [{"role": "user", "content": "say so"}]
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +30,6 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def engine(bundle: Path) -> Iterator[Engine]:
-    with Engine(bundle) as engine:
-        yield engine
 
 
 def specrun_text(bundle: Path, *arguments: str) -> dict[str, Any]:
@@ -156,7 +149,7 @@ def test_the_best_beams_whole_and_streamed(client: openai.OpenAI, engine: Engine
 def test_a_chat_is_what_specrun_answers(client: openai.OpenAI, bundle: Path) -> None:
     expected = specrun_text(bundle, "say so", "--temperature", "0", "--max-new-tokens", "20")
     answer = client.chat.completions.create(
-        model="tiny", messages=QUESTION, max_completion_tokens=20, temperature=0, logprobs=True, top_logprobs=2
+        model="tiny", messages=SAID, max_completion_tokens=20, temperature=0, logprobs=True, top_logprobs=2
     )
     choice = answer.choices[0]
     assert choice.message.content == expected["text"]
@@ -171,7 +164,7 @@ def test_a_chat_is_what_specrun_answers(client: openai.OpenAI, bundle: Path) -> 
 
 
 def test_a_streamed_chat_begins_with_its_role(client: openai.OpenAI) -> None:
-    settings: Any = {"model": "tiny", "messages": QUESTION, "max_tokens": 20, "temperature": 0}
+    settings: Any = {"model": "tiny", "messages": SAID, "max_tokens": 20, "temperature": 0}
     whole = client.chat.completions.create(**settings).choices[0].message.content
     chunks = list(client.chat.completions.create(stream=True, **settings))
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -183,7 +176,7 @@ def test_a_streamed_chat_begins_with_its_role(client: openai.OpenAI) -> None:
 
 def test_without_a_limit_a_chat_goes_on_to_the_end_of_the_context(client: openai.OpenAI, engine: Engine) -> None:
     answer = client.chat.completions.create(
-        model="tiny", messages=QUESTION, temperature=0, extra_body={"mxspec": {"ignore_eos": True}}
+        model="tiny", messages=SAID, temperature=0, extra_body={"mxspec": {"ignore_eos": True}}
     )
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
@@ -195,13 +188,13 @@ def test_an_answer_keeps_to_a_schema(client: openai.OpenAI) -> None:
     schema |= {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}  # this model likes blanks
     answer = client.chat.completions.create(
         model="tiny",
-        messages=QUESTION,
+        messages=SAID,
         response_format={"type": "json_schema", "json_schema": {"name": "it", "schema": schema, "strict": True}},
     )
     assert json.loads(answer.choices[0].message.content or "")["a"] in (1, 2)
     assert answer.choices[0].finish_reason == "stop"
     answer = client.chat.completions.create(
-        model="tiny", messages=QUESTION, max_tokens=60, seed=1, temperature=1, response_format={"type": "json_object"}
+        model="tiny", messages=SAID, max_tokens=60, seed=1, temperature=1, response_format={"type": "json_object"}
     )
     assert (answer.choices[0].message.content or "").lstrip().startswith("{")
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mxspec.runtime.engine import Engine
+from .conftest import SAID, Server
 
-from .conftest import Server
-
-SAID: Any = [{"role": "user", "content": "say so"}]
 TOKENS = 12
 
 pytestmark = pytest.mark.filterwarnings("default")  # of their own code
-
-
-@pytest.fixture(scope="module")
-def text(bundle: Path) -> str:
-    with Engine(bundle) as engine:
-        return engine.generate(messages=SAID, temperature=0, max_new_tokens=TOKENS).result().text
 
 
 def test_litellm(server: Server, text: str, monkeypatch: pytest.MonkeyPatch) -> None:

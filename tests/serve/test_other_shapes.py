@@ -10,18 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from mxspec.runtime.engine import Engine
+from .conftest import PATIENCE, SAID, SCHEMA, Server, Serving
 
-from .conftest import PATIENCE, Server, Serving
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}},
-    "required": ["on"],
-    "additionalProperties": False,
-}
 TOOL = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
-SAID = [{"role": "user", "content": "say so"}]
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +25,6 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
 def client(server: Server) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE, max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def text(bundle: Path) -> str:
-    """What the model answers, to the end of its context."""
-    with Engine(bundle) as engine:
-        return engine.generate(messages=SAID, temperature=0, max_new_tokens=12).result().text
 
 
 def test_a_response_has_the_text_of_the_chat(client: openai.OpenAI, text: str) -> None:

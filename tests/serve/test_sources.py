@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from mxspec import Engine
 
-Serving = Callable[..., AbstractContextManager[Any]]
+from .conftest import Serving
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +48,5 @@ def test_meaningless_combinations_are_refused(server: Any, path: str, body: dict
 
 def test_the_list_of_models_says_how_long_a_source_may_be(server: Any) -> None:
     (model,) = [one for one in server.request("GET", "/v1/models").json["data"] if one["id"] == "pair"]
-    assert (model["mxspec"]["source_length"], model["mxspec"]["context_length"], model["mxspec"]["chat"]) == (
-        48,
-        96,
-        False,
-    )
+    own = model["mxspec"]
+    assert (own["source_length"], own["context_length"], own["chat"]) == (48, 96, False)

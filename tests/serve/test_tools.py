@@ -16,14 +16,8 @@ from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.serve.texts.tools import CLOSE, OPEN, CallReader, CallStyle, call_grammar, with_tools
 from tests.runtime.grammars.test_grammar import EOS, TOKENIZERS, byte_level
 
-from .conftest import Server, Serving, write_file
+from .conftest import SCHEMA, Server, Serving, write_file
 
-SCHEMA = {
-    "type": "object",
-    "properties": {"on": {"type": "boolean"}},
-    "required": ["on"],
-    "additionalProperties": False,
-}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"on": true}}\n</tool_call>'
 
 
