@@ -24,7 +24,7 @@ from mxspec.serve.engines.flight import AbortReason, Flight
 from mxspec.serve.engines.metrics import Metrics
 from mxspec.serve.engines.models import Served, ServedModel
 from mxspec.serve.engines.token_texts import TokenTexts
-from mxspec.serve.http.errors import SERVER, ApiError, busy
+from mxspec.serve.http.errors import SERVER, ApiError, busy, wrong
 from mxspec.serve.http.limits import Limits
 
 PREPARING = 4  # threads that parse requests, and tokenise
@@ -205,7 +205,7 @@ class Service:
     def admit(self, flight: Flight, served: Served, texts: int) -> None:
         """Count `texts` more texts as under way until the flight ends, from any thread; raises ApiError 503 or 400."""
         if texts > served.limit:
-            raise ApiError(400, f"n: got {texts} texts in a request, expected at most {served.limit}", param="n")
+            raise wrong("n", f"got {texts} texts in a request, expected at most {served.limit}")
         with self._room:
             if served.under_way + texts > served.limit:
                 self.metrics.refuse()

@@ -50,9 +50,14 @@ class ApiError(Exception):
         return JSONResponse(self.as_json(), self.status, headers)
 
 
+def wrong(param: str, why: str, code: str | None = None) -> ApiError:
+    """The error for a mistake in a field of a request."""
+    return ApiError(400, f"{param}: {why}", param=param, code=code)
+
+
 def unsupported(param: str, why: str) -> ApiError:
     """The error for a field of OpenAI's API that this server refuses."""
-    return ApiError(400, f"{param}: {why}", param=param, code="unsupported_parameter")
+    return wrong(param, why, "unsupported_parameter")
 
 
 def busy(message: str) -> ApiError:

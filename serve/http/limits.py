@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.errors import wrong
 
 MIB = 1 << 20
 
@@ -27,12 +27,12 @@ class Limits:
 def check_count(name: str, count: int, limit: int) -> None:
     """Raise ApiError where a request asks for more than the limit."""
     if count > limit:
-        raise ApiError(400, f"{name}: got {count}, expected at most {limit}", param=name)
+        raise wrong(name, f"got {count}, expected at most {limit}")
 
 
 def check_prompts(prompts: Sequence[object], limit: int) -> None:
     """Raise ApiError for an empty list of prompts and for too many."""
     if not prompts:
-        raise ApiError(400, "prompt: got an empty list, expected at least one prompt", param="prompt")
+        raise wrong("prompt", "got an empty list, expected at least one prompt")
     if len(prompts) > limit:
-        raise ApiError(400, f"prompt: got {len(prompts)} prompts, expected at most {limit}", param="prompt")
+        raise wrong("prompt", f"got {len(prompts)} prompts, expected at most {limit}")

@@ -20,7 +20,7 @@ from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.engines.token_texts import TokenTexts
-from mxspec.serve.http.errors import ApiError, unsupported
+from mxspec.serve.http.errors import unsupported, wrong
 from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count
 from mxspec.serve.routes.messages import Message
@@ -128,39 +128,25 @@ class ChatRequest(GenerationRequest):
     def check(self) -> None:
         super().check()
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ApiError(
-                400,
-                "max_tokens: given with max_completion_tokens, its newer name; expected one of them",
-                param="max_tokens",
-            )
+            raise wrong("max_tokens", "given with max_completion_tokens, its newer name; expected one of them")
         if self.top_logprobs and not self.logprobs:
-            raise ApiError(400, "top_logprobs: given without logprobs", param="top_logprobs")
+            raise wrong("top_logprobs", "given without logprobs")
         if self.tool_choice not in (None, "auto", "none") and not self.tools:
-            raise ApiError(400, "tool_choice: given without tools", param="tool_choice")
+            raise wrong("tool_choice", "given without tools")
         names = [tool.function.name for tool in self.tools or ()]
         if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
             known = f"expected one of the tools, {', '.join(names)}"
-            raise ApiError(400, f"tool_choice: got {self.tool_choice.function.name!r}, {known}", param="tool_choice")
+            raise wrong("tool_choice", f"got {self.tool_choice.function.name!r}, {known}")
         if self.add_generation_prompt is not None and self.add_generation_prompt == self.continue_final_message:
-            raise ApiError(
-                400,
-                "add_generation_prompt: an answer begins either after the generation prompt, or with "
-                "continue_final_message in the last message",
-                param="add_generation_prompt",
-            )
-        grammars = [
-            name for name, given in (("regex", self.mxspec.regex), ("lark", self.mxspec.lark)) if given is not None
-        ]
+            begins = "either after the generation prompt, or with continue_final_message in the last message"
+            raise wrong("add_generation_prompt", f"an answer begins {begins}")
+        grammars = [name for name in ("regex", "lark") if getattr(self.mxspec, name) is not None]
         wanted = self.response_format
         if wanted is not None and wanted.type != "text" and grammars:
-            raise ApiError(400, f"response_format: given with mxspec.{grammars[0]}", param="response_format")
+            raise wrong("response_format", f"given with mxspec.{grammars[0]}")
         if wanted is not None and (wanted.type == "json_schema") != (wanted.json_schema is not None):
-            raise ApiError(
-                400,
-                "response_format.json_schema: "
-                + ("is missing" if wanted.json_schema is None else f"given with type {wanted.type}"),
-                param="response_format.json_schema",
-            )
+            why = "is missing" if wanted.json_schema is None else f"given with type {wanted.type}"
+            raise wrong("response_format.json_schema", why)
 
     def grammar(self) -> Grammar | None:
         """The grammar that the answer has to keep to; raises GenerationError."""
@@ -210,7 +196,7 @@ def prepare_chat(
     check_count("n", asked.n, service.limits.n)
     if not served.chat:
         why = f"model {served.id} has no chat template; /v1/completions continues a prompt"
-        raise ApiError(400, f"messages: {why}", param="messages")
+        raise wrong("messages", f"{why}")
     style = _style(asked, served)
     greedy = asked.is_greedy(served.engine)
     try:

@@ -17,7 +17,7 @@ from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.engines.token_texts import TokenTexts
-from mxspec.serve.http.errors import ApiError, unsupported
+from mxspec.serve.http.errors import unsupported, wrong
 from mxspec.serve.http.keys import cache_key
 from mxspec.serve.http.limits import check_count, check_prompts
 from mxspec.serve.texts.choice_text import LENGTH, ChoiceText, Piece, finite
@@ -62,16 +62,16 @@ class CompletionRequest(GenerationRequest):
     def check(self) -> None:
         super().check()
         if self.max_tokens == 0 and not self.echo:
-            raise ApiError(400, "max_tokens: got 0 without echo, which leaves nothing to answer", param="max_tokens")
+            raise wrong("max_tokens", "got 0 without echo, which leaves nothing to answer")
         if self.max_tokens == 0 and (self.n > 1 or self.best_of is not None):
             name = "best_of" if self.best_of is not None else "n"
-            raise ApiError(400, f"{name}: given with max_tokens 0, where nothing is written", param=name)
+            raise wrong(name, "given with max_tokens 0, where nothing is written")
         if self.max_tokens == 0 and self.stream:
-            raise ApiError(400, "stream: given with max_tokens 0, where nothing is written", param="stream")
+            raise wrong("stream", "given with max_tokens 0, where nothing is written")
         if self.best_of is not None and self.stream:
-            raise ApiError(400, "best_of: given with stream, but the best is known only at the end", param="best_of")
+            raise wrong("best_of", "given with stream, but the best is known only at the end")
         if self.best_of is not None and self.best_of < self.n:
-            raise ApiError(400, f"best_of: got {self.best_of}, expected at least n, {self.n}", param="best_of")
+            raise wrong("best_of", f"got {self.best_of}, expected at least n, {self.n}")
 
 
 Scores = list[Logprob | None]  # of each token of a prompt after those before it; None for the first token

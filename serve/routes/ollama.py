@@ -16,7 +16,7 @@ from mxspec.formats.validation import Strict
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.models import Served
 from mxspec.serve.engines.service import Prepared, Service
-from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.errors import ApiError, wrong
 from mxspec.serve.routes.chat import ChatRequest, prepare_chat
 from mxspec.serve.routes.completions import CompletionRequest, prepare_completion
 from mxspec.serve.texts.fields import Lenient, parse_body, parse_object
@@ -69,13 +69,13 @@ class OllamaRequest(Strict):
             elif name == "num_predict":
                 given |= {"max_tokens": value} if value != -1 else {}
             elif name not in _NO_EFFECT:
-                raise ApiError(400, f"options.{name}: unknown option", param=f"options.{name}")
+                raise wrong(f"options.{name}", "unknown option")
         if self.format == "json":
             given["response_format"] = {"type": "json_object"}
         elif isinstance(self.format, dict):
             given["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": self.format}}
         elif self.format:
-            raise ApiError(400, f"format: got {self.format!r}, expected json or a schema", param="format")
+            raise wrong("format", f"got {self.format!r}, expected json or a schema")
         return given
 
 

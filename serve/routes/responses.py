@@ -12,7 +12,7 @@ from pydantic import Field
 from mxspec.formats.validation import Strict
 from mxspec.serve.engines.flight import Flight
 from mxspec.serve.engines.service import Prepared, Service
-from mxspec.serve.http.errors import ApiError
+from mxspec.serve.http.errors import ApiError, wrong
 from mxspec.serve.routes.chat import ChatRequest, prepare_chat
 from mxspec.serve.texts.fields import Lenient, Own, parse_body, parse_object
 from mxspec.serve.texts.generation import Generation
@@ -151,7 +151,7 @@ class ResponsesRequest(Strict):
             match item.type:
                 case "message":
                     if item.role is None:
-                        raise _missing(number, "role")
+                        raise wrong(f"input.{number}.role", "is missing", "missing_required_parameter")
                     said.append({"role": item.role, "content": item.content})
                 case "function_call":
                     call = {"name": item.name, "arguments": item.arguments or "{}"}
@@ -162,11 +162,6 @@ class ResponsesRequest(Strict):
                 case "function_call_output":
                     said.append({"role": "tool", "content": item.output, "tool_call_id": item.call_id})
         return said
-
-
-def _missing(number: int, field: str) -> ApiError:
-    param = f"input.{number}.{field}"
-    return ApiError(400, f"{param}: is missing", param=param, code="missing_required_parameter")
 
 
 class ResponseShape:

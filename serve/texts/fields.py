@@ -17,7 +17,7 @@ from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.request import Request
 from mxspec.runtime.sampling.settings import EarlyStopping
 from mxspec.runtime.settings import SETTINGS
-from mxspec.serve.http.errors import SERVER, ApiError, unsupported
+from mxspec.serve.http.errors import SERVER, ApiError, unsupported, wrong
 
 DEEPEST = 100  # most levels of nested objects and lists
 TOP_LOGPROBS = 20  # the limit of OpenAI's chats
@@ -174,12 +174,12 @@ class GenerationRequest(with_fields(_fields_of({name: name for name in OF_OPENAI
     def check(self) -> None:
         """Raise ApiError for fields that have no effect in combination."""
         if self.stream_options is not None and not self.stream:
-            raise ApiError(400, "stream_options: given without stream", param="stream_options")
+            raise wrong("stream_options", "given without stream")
         for theirs, ours in OF_OTHERS.items():
             if getattr(self, theirs) is not None and ours in self.mxspec.model_fields_set:
-                raise ApiError(400, f"{theirs}: got mxspec.{ours} too, expected one of them", param=theirs)
+                raise wrong(theirs, f"got mxspec.{ours} too, expected one of them")
         if self.mxspec.trace and not self.stream:
-            raise ApiError(400, "mxspec.trace: given without stream", param="mxspec.trace")
+            raise wrong("mxspec.trace", "given without stream")
 
 
 # The names that requests have for settings of the runtime.
@@ -261,19 +261,19 @@ def _first(problems: ValidationError, given: dict[str, Any], model: type[Strict]
         return ApiError(400, f"body: {in_plain_words(worst['msg'])}")
     if worst["type"] == "union_tag_invalid":
         name = worst["ctx"]["discriminator"].strip("'")
-        return _wrong(f"{param}.{name}", f"expected {worst['ctx']['expected_tags']}", worst["input"][name])
+        return _expected(f"{param}.{name}", f"expected {worst['ctx']['expected_tags']}", worst["input"][name])
     last = str(worst["loc"][-1])
     if worst["type"] == "extra_forbidden":
         own = last in Own.model_fields and param == last
         hint = f"; mxspec has it: mxspec.{last}" if own else did_you_mean(last, model.model_fields)
         return ApiError(400, f"{param[:200]}: unknown field{hint}", param=param, code="unknown_parameter")
     if worst["type"] == "missing":
-        return ApiError(400, f"{param}: is missing", param=param, code="missing_required_parameter")
-    return _wrong(param, in_plain_words(worst["msg"]), worst["input"])
+        return wrong(param, "is missing", "missing_required_parameter")
+    return _expected(param, in_plain_words(worst["msg"]), worst["input"])
 
 
-def _wrong(param: str, expected: str, got: Any) -> ApiError:
-    return ApiError(400, f"{param}: {expected}, got {shorten_json(got)}", param=param)
+def _expected(param: str, expected: str, got: Any) -> ApiError:
+    return wrong(param, f"{expected}, got {shorten_json(got)}")
 
 
 def _path(location: tuple[int | str, ...], value: Any, kind: str) -> str:
