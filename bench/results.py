@@ -116,6 +116,8 @@ class EditsResult(Result):
     """`edits`: medians over the edits."""
 
     kind: ClassVar[str] = "edits"
+    faster_if_more = ("speedup", "tokens_a_round")
+    faster_if_less = ("plain_seconds_a_token", "seconds_a_token")
 
     bundle: str
     drafter: str
@@ -198,6 +200,7 @@ class ExactResult(Result):
     """`exact-answers`: a pair's answers to held-out questions."""
 
     kind: ClassVar[str] = "exact-answers"
+    faster_if_more = ("speedup",)
 
     bundle: str
     threads: int

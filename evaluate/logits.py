@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import ClassVar, get_args
 
 import click
 
@@ -20,14 +20,11 @@ from mxspec.evaluate.options import Run, record_options
 from mxspec.evaluate.result import Result, Sheet
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, MxspecError, needs
-from mxspec.formats.manifest import BLURS, BlurName, ModelEntry, ModelName
+from mxspec.formats.manifest import BLURS, BlurName, ModelName
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.cli.command import Command, read_text
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.text.tokenizer import load_tokenizer
-
-if TYPE_CHECKING:
-    from mxspec.compile.check.own_weights import OwnWeights
 
 MODELS: tuple[ModelName, ...] = get_args(ModelName)
 TEXTS = 4  # two texts, and what each becomes after a rollback
@@ -140,7 +137,11 @@ def measure_logits(
         found, original = compare_own_weights(bundle.path, entry, checkpoint, texts, rows)
     if not math.isfinite(found.stored.error):
         raise CheckFailed(f"{entry.graph}: gave logits with NaN or infinity, or of another size than transformers' own")
-    failure = failure_of(found, entry)
+    failure = None
+    try:
+        found.check(entry)
+    except CheckFailed as refusal:
+        failure = str(refusal)
     return LogitsResult(
         model=model,
         format=entry.format,
@@ -153,15 +154,6 @@ def measure_logits(
         failure=failure,
         passed=failure is None,
     )
-
-
-def failure_of(found: OwnWeights, entry: ModelEntry) -> str | None:
-    """The line that a compile would refuse the model with, None if it passes."""
-    try:
-        found.check(entry)
-    except CheckFailed as failure:
-        return str(failure)
-    return None
 
 
 def cut_texts(ids: Sequence[int], length: int) -> tuple[tuple[int, ...], ...]:

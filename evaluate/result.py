@@ -106,10 +106,13 @@ class Value(BaseModel):
 class Result(Value):
     """The base of every result. --json prints it and a record holds it as JSON; values that are not finite are null.
 
-    A record says the result's `kind`, by which it is read again.
+    A record says the result's `kind`, by which it is read again. Of the figures with trials, `faster_if_more` and
+    `faster_if_less` name those by which two records are compared.
     """
 
     kind: ClassVar[str]
+    faster_if_more: ClassVar[tuple[str, ...]] = ()
+    faster_if_less: ClassVar[tuple[str, ...]] = ()
 
     def sheets(self) -> Sequence[Sheet]:
         """The tables of the result."""

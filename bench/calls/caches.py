@@ -52,6 +52,8 @@ class CachesResult(Result):
     """Calls of one shape with each kind of caches, alternating."""
 
     kind: ClassVar[str] = "caches"
+    faster_if_more = ("share_of_read",)
+    faster_if_less = ("seconds",)
 
     shape: str
     format: str

@@ -51,6 +51,7 @@ class HeadResult(Result):
     """A draft's step, call and greedy choice, with each head."""
 
     kind: ClassVar[str] = "head"
+    faster_if_less = ("seconds",)
 
     shape: str
     format: str

@@ -50,6 +50,7 @@ class ProfileResult(Result):
     """Where the time of a target's calls goes."""
 
     kind: ClassVar[str] = "profile"
+    faster_if_less = ("profiled_seconds", "seconds")
 
     bundle: str
     threads: int

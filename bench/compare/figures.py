@@ -1,4 +1,4 @@
-"""The figures of any result with their trials, found by field names alone, so that new benchmarks need no code here.
+"""The figures of any result with their trials, found by field names; whether more is faster is declared by the result.
 
 A figure is a float, or a number of bytes. Its trials stand beside it: in `trials_NAME`, or in `trials`, whose items
 have a field or a property NAME. Trials that belong to no figure become a figure, their median. Settings are part of the
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,29 +20,8 @@ from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.result import Result
 
 SETTINGS = frozenset({"temperature", "imposed_acceptance"})  # floats that the user chose
+_SETTINGS = re.compile(r"\[.*?\]")  # in a figure's name
 OUTCOMES = frozenset({"best_k", "same_texts", "nodes", "read_loop", "read_loops"})  # results that are not figures
-FASTER_IF_MORE = (  # words in a figure's name; they are tried first
-    "per_second",
-    "speedup",
-    "share_of_read",
-    "of_what_the_call_allows",
-    "tokens_per_round",
-    "acceptance",
-    "over_first",
-    "over_one_text",
-    "by_load_over",
-)
-FASTER_IF_LESS = (
-    "seconds",
-    "bytes",
-    "per_token",
-    "outside_models",
-    "over_alone",
-    "over_plain",
-    "over_read",
-    "over_one_token",
-)
-FASTER_IF_LESS_WHOLE = ("c", "v", "ratio")  # a figure's whole name
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +39,7 @@ class Figure:
     name: str
     value: float
     trials: Series | None = None
-
-    @property
-    def faster_if_more(self) -> bool | None:
-        """Whether a larger value is faster; None if the name does not say."""
-        for part in reversed(self.name.split(".")):
-            if any(word in part for word in FASTER_IF_MORE):
-                return True
-            if part in FASTER_IF_LESS_WHOLE or any(word in part for word in FASTER_IF_LESS):
-                return False
-        return None
+    faster_if_more: bool | None = None  # None if the result does not say
 
 
 def settings_of(result: Result) -> dict[str, Any]:
@@ -77,8 +48,19 @@ def settings_of(result: Result) -> dict[str, Any]:
 
 
 def figures_of(result: Result) -> dict[str, Figure]:
-    """All figures by their names."""
-    return {figure.name: figure for figure in _walk("", _fields(result), {})}
+    """All figures by their names, with the direction that the result declares."""
+    figures = _walk("", _fields(result), {})
+    return {figure.name: replace(figure, faster_if_more=_direction(result, figure.name)) for figure in figures}
+
+
+def _direction(result: Result, name: str) -> bool | None:
+    """Whether more is faster, by the innermost part of a figure's name that the result declares."""
+    for part in reversed(_SETTINGS.sub("", name).split(".")):
+        if part in result.faster_if_more:
+            return True
+        if part in result.faster_if_less:
+            return False
+    return None
 
 
 def _walk(path: str, fields: Mapping[str, Any], outer: Mapping[str, Series]) -> Iterator[Figure]:

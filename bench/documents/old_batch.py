@@ -63,6 +63,8 @@ class BatchResult(Result):
     """Many texts at once; each has `new_tokens` tokens after `cached` tokens in the cache."""
 
     kind: ClassVar[str] = "batch"
+    faster_if_more = ("tokens_per_second", "tokens_per_second_by_k")
+    faster_if_less = ("call_seconds", "outside_models", "outside_models_sampled", "time_over_plain_loop")
 
     bundle: str
     threads: int

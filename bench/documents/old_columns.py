@@ -60,6 +60,8 @@ class ColumnsResult(Result):
     """All columns of a bundle."""
 
     kind: ClassVar[str] = "columns"
+    faster_if_more = ("bytes_per_second", "tokens_per_second")
+    faster_if_less = ("answer_seconds", "decode_seconds", "first_token_seconds")
 
     bundle: str
     threads: int

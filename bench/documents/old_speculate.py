@@ -91,6 +91,8 @@ class SpeculateResult(Result):
     """Speculative beside plain decoding, by drafter."""
 
     kind: ClassVar[str] = "speculate"
+    faster_if_more = ("speedup",)
+    faster_if_less = ("alone_seconds", "turns_seconds")
 
     bundle: str
     threads: int

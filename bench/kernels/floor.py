@@ -38,6 +38,7 @@ class FloorResult(Result):
     """The small steps of one layer."""
 
     kind: ClassVar[str] = "floor"
+    faster_if_less = ("seconds",)
 
     shape: str
     threads: int

@@ -52,6 +52,8 @@ class OpsResult(Result):
     """Products of n x k weights by format, activations, instruction set and rows; attention; experts."""
 
     kind: ClassVar[str] = "ops"
+    faster_if_more = ("share_of_read",)
+    faster_if_less = ("seconds",)
 
     threads: int
     n: int

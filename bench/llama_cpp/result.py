@@ -70,6 +70,7 @@ class SpeculativeResult(Result):
     """Both programs on one pair, plain and with speculation."""
 
     kind: ClassVar[str] = "llama-cpp-speculative"
+    faster_if_less = ("seconds",)
 
     peer: str  # its package
     threads: int
@@ -150,6 +151,7 @@ class ShapeResult(Result):
     """Calls of a model: of random weights in a `shape`, or of a published file."""
 
     kind: ClassVar[str] = "llama-cpp-calls"
+    faster_if_less = ("seconds",)
 
     shape: str
     threads: int

@@ -73,6 +73,7 @@ class ServingResult(Result):
     """Servers of both programs on one pair or model, with as many clients as slots."""
 
     kind: ClassVar[str] = "llama-cpp-serving"
+    faster_if_more = ("tokens_per_second",)
 
     peer: str  # its package
     threads: int

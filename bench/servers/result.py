@@ -35,6 +35,7 @@ class GrammarAttackResult(Result):
     """`serve-grammars`: what a server made of hurtful grammars, and what others had of them."""
 
     kind: ClassVar[str] = "serve-grammars"
+    faster_if_less = ("gap_seconds",)
 
     bundle: str
     slots: int

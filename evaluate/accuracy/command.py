@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
-from mxspec.evaluate.accuracy.documents import FIELD, TOKENS, Document, read_documents, write_documents
+from mxspec.evaluate.accuracy.documents import FIELD, TOKENS, read_documents, write_documents
 from mxspec.evaluate.accuracy.judge import MAX_RATIO
 from mxspec.evaluate.accuracy.ranks import SHOWN
 from mxspec.evaluate.accuracy.repack import parse_formats
@@ -94,7 +93,14 @@ def accuracy(
     unless the whole confidence interval of the ratio of perplexities is within --max-ratio: the ratio may be too high,
     the text too short, or a logit not finite. docs/accuracy.md explains how texts are cut, and the interval.
     """
-    refuse_mistakes(texts, sources, own, join, adapter is not None or from_pickle, referee)
+    if (adapter is not None or from_pickle) and referee is None:
+        raise click.UsageError("--adapter and --from-pickle need --referee")
+    if sources and join:
+        raise click.UsageError(
+            "--join: given with --source, where each line of --text answers one line; leave --join out"
+        )
+    if own == bool(texts) or (own and (sources or join)):
+        raise click.UsageError("expected either --text, with its options, or --own")
     options = AccuracyOptions(
         max_tokens,
         window,
@@ -104,7 +110,11 @@ def accuracy(
         None if referee is None else checkpoint_recipe(referee, adapter, from_pickle),
         tensors,
     )
-    documents, skipped = read_given(texts, sources, field, join=join)
+    documents, skipped = [], 0
+    if sources:
+        documents = read_pairs(sources, texts, field)
+    elif texts:
+        documents, skipped = read_documents(texts, field, join=join)
     opened = Bundle.open(bundle)
     require_baseline(opened)
     run.set_threads()
@@ -117,34 +127,6 @@ def accuracy(
     if not result.passed:
         advice = result.advice[:1] if result.verdict == "failed" else ()
         raise CheckFailed("; ".join([*result.reasons, *advice]))
-
-
-def refuse_mistakes(
-    texts: Sequence[str],
-    sources: Sequence[str],
-    own: bool,
-    join: bool,
-    refers_to_checkpoint: bool,
-    referee: str | None,
-) -> None:
-    """Raise UsageError for options that do nothing together."""
-    if refers_to_checkpoint and referee is None:
-        raise click.UsageError("--adapter and --from-pickle need --referee")
-    if sources and join:
-        raise click.UsageError(
-            "--join: given with --source, where each line of --text answers one line; leave --join out"
-        )
-    if own == bool(texts) or (own and (sources or join)):
-        raise click.UsageError("expected either --text, with its options, or --own")
-
-
-def read_given(
-    texts: Sequence[str], sources: Sequence[str], field: str, *, join: bool
-) -> tuple[Sequence[Document], int]:
-    """The documents that were named, and how many files were skipped; none for --own."""
-    if sources:
-        return read_pairs(sources, texts, field), 0
-    return read_documents(texts, field, join=join) if texts else ([], 0)
 
 
 def show_progress(count: Count, done: int, total: int, difference: float) -> None:

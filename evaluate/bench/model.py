@@ -56,6 +56,8 @@ class ModelResult(Result):
     """
 
     kind: ClassVar[str] = "model"
+    faster_if_more = ("share_of_read",)
+    faster_if_less = ("seconds",)
 
     bundle: str
     threads: int

@@ -102,25 +102,19 @@ class Evidence:
         count = len(self.scores)
         if not count:
             return []
-        kstest = scipy_stats().kstest
+        kstest, law, total = scipy_stats().kstest, sum_of(np.array(self.laws)), sum(self.scores)
+        mean, spread = _moments(law)
         p_values = {
-            "score": sum_tail(sum_of(np.array(self.laws)), sum(self.scores)),
+            "score": sum_tail(law, total),
             "transform by rank": kstest(self.by_rank, "uniform").pvalue,
             "transform by id": kstest([*chain.from_iterable(self.by_id)], "uniform").pvalue,
             "neighbours": lag_tail(self.by_id, LAGS),
         }
-        details = {"score": f"z = {self.z():+.2f}"}
+        details = {"score": f"z = {(total - mean) / spread if spread > 1e-4 else 0:+.2f}"}
         return [
             Chance(way=self.name, test=test, compared=count, p_value=p, detail=details.get(test, ""))
             for test, p in p_values.items()
         ]
-
-    def z(self) -> float:
-        """Σ(s - E s) / √ΣVar s."""
-        laws, steps = np.array(self.laws), np.arange(LEVELS + 1)
-        means = laws @ steps
-        variance = float((laws @ steps**2 - means**2).sum())
-        return (sum(self.scores) - float(means.sum())) / math.sqrt(variance) if variance > 1e-9 else 0.0
 
     def powers(self, level: float) -> list[Power]:
         """The probability that the score, tested at `level`, would have shown each fault."""

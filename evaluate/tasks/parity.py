@@ -14,9 +14,10 @@ from mxspec.evaluate.tasks.result import ScoreInterval, TaskFound, TaskParity, T
 from mxspec.evaluate.tasks.sandbox import isolation
 from mxspec.evaluate.tasks.scores import FEWEST_ITEMS, bootstrap_mean, paired_p_value
 from mxspec.evaluate.tasks.task import Row, Task
-from mxspec.evaluate.tasks.write import PLAIN, Settings, TaskAnswers, fit, write_ways
+from mxspec.evaluate.tasks.write import PLAIN, TaskAnswers, fit, write_ways
 from mxspec.formats.errors import MxspecError
 from mxspec.runtime.engine import Engine
+from mxspec.runtime.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ def check_parity(engine: Engine, task_files: Sequence[TaskFile], options: Parity
 
 def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: float, progress: Count) -> TaskFound:
     task = task_file.task
-    settings = Settings(task.stops, options.max_new_tokens or task.max_new_tokens)
-    fitted = [fit(engine, task.prompt(row), settings.max_new_tokens) for row in task_file.rows]
+    length = options.max_new_tokens or task.max_new_tokens
+    settings = Request(prompt=(), stop=task.stops, max_new_tokens=length, temperature=0.0)
+    fitted = [fit(engine, task.prompt(row), length) for row in task_file.rows]
     prompts = [ids for ids, _ in fitted]
     scored = options.run_code or not task.runs_code
     sampled = scored and options.temperature > 0
@@ -105,7 +107,7 @@ def _check(engine: Engine, task_file: TaskFile, options: ParityOptions, level: f
         file=task_file.path.name,
         metric=task.metric,
         items=len(prompts),
-        max_new_tokens=settings.max_new_tokens,
+        max_new_tokens=length,
         cut_prompts=sum(cut for _, cut in fitted),
         ways=(_way(plain, plain), *(_way(way, plain) for way in drafted)),
         scores=tuple(scores),

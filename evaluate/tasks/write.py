@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.engine import Engine
@@ -35,45 +35,33 @@ class TaskAnswers:
         return sum(answer.statistics.accepted for answer in self.answers) / evaluated if evaluated else None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How answers are written; `seed` is the seed of the first prompt, used if the temperature is above 0."""
-
-    stops: tuple[str, ...]
-    max_new_tokens: int
-    temperature: float = 0.0
-    seed: int = 0
-
-    def request(self, ids: Sequence[int], number: int, drafter: str) -> Request:
-        """The request for prompt `number` with a drafter; the ways do not share their prefix caches."""
-        return Request(
-            prompt=ids,
-            max_new_tokens=self.max_new_tokens,
-            stop=self.stops,
-            temperature=self.temperature,
-            seed=self.seed + number if self.temperature else None,
-            drafter=drafter,
-            k=0 if drafter == PLAIN else None,
-            cache_key=drafter,
-        )
-
-
 def write_ways(
-    engine: Engine, prompts: Sequence[Sequence[int]], drafters: Iterable[str], settings: Settings, advance: Advance
+    engine: Engine, prompts: Sequence[Sequence[int]], drafters: Iterable[str], settings: Request, advance: Advance
 ) -> list[TaskAnswers]:
-    """Write the answers in every way; `advance` gets the number of new answers. Raises GenerationError."""
+    """Write the answers in every way; `advance` gets the number of new answers. Raises GenerationError.
+
+    A seed in the `settings` is that of the first prompt.
+    """
     ways = [TaskAnswers(drafter) for drafter in drafters]
     together = engine.target.slots
     for turn, begin in enumerate(range(0, len(prompts), together)):
         batch = list(enumerate(prompts))[begin : begin + together]
         for way in ways if turn % 2 == 0 else ways[::-1]:  # so that no way is always first
-            requests = [settings.request(ids, number, way.drafter) for number, ids in batch]
+            requests = [_request(settings, ids, number, way.drafter) for number, ids in batch]
             start = time.perf_counter()
             answers = [handle.result() for handle in engine.submit_all(requests)]
             way.seconds += time.perf_counter() - start
             way.answers += answers
             advance(len(answers))
     return ways
+
+
+def _request(settings: Request, ids: Sequence[int], number: int, drafter: str) -> Request:
+    """The request for prompt `number`; the ways do not share their prefix caches."""
+    seed = None if settings.seed is None else settings.seed + number
+    return replace(
+        settings, prompt=ids, seed=seed, drafter=drafter, k=0 if drafter == PLAIN else None, cache_key=drafter
+    )
 
 
 def fit(engine: Engine, text: str, max_new_tokens: int) -> tuple[list[int], bool]:

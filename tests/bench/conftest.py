@@ -1,10 +1,9 @@
-"""Measurements of small sizes and few repetitions; `python -m bench` and `specbench` through click's runner."""
+"""Measurements of small sizes and few repetitions, through click's runner."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,8 +12,9 @@ from bench.__main__ import main
 from bench.documents import tables as tables_of_documents
 from bench.kernels import experts as experts_bench
 from bench.kernels import ops as ops_bench
-from mxspec.evaluate.bench import calls
-from mxspec.evaluate.bench.cli import main as specbench_main
+from tests.measured import in_the_middle_half, short_calls, specbench
+
+__all__ = ["in_the_middle_half", "short_calls", "specbench"]
 
 Run = Callable[..., Result]
 
@@ -30,11 +30,6 @@ def tables() -> ModuleType:
     return tables_of_documents
 
 
-@pytest.fixture
-def specbench() -> Run:
-    return lambda *arguments: CliRunner().invoke(specbench_main, list(arguments))
-
-
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops_bench, "BEYOND_CACHES", 1 << 16)
@@ -44,15 +39,3 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         experts_bench, "LAYERS", (experts_bench.ExpertsLayer("tiny", 6, 2, 64, 32, 48, "clamped_swiglu"),)
     )
-    monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(calls, "CACHED", (8, 64))
-
-
-@pytest.fixture
-def in_the_middle_half() -> Callable[..., bool]:
-    """Whether medians lie between their quartiles."""
-
-    def check(row: dict[str, Any], *names: tuple[str, str]) -> bool:
-        return all(row[quartiles][0] <= row[name] <= row[quartiles][1] for name, quartiles in names)
-
-    return check

@@ -36,6 +36,8 @@ class ServeResult(Result):
     """The server beside the engine."""
 
     kind: ClassVar[str] = "serve"
+    faster_if_more = ("engine_tokens_per_second", "server_tokens_per_second")
+    faster_if_less = ("before", "during", "first_token", "ready")
 
     bundle: str
     threads: int

@@ -113,6 +113,17 @@ class SpeculationResult(Result):
     """All points, with the prompts and repetitions of each."""
 
     kind: ClassVar[str] = "speculation"
+    faster_if_more = (
+        "bytes_per_second",
+        "fp16_tokens_per_second",
+        "over_fp16",
+        "plain_tokens_per_second",
+        "read_bytes_per_second",
+        "share_of_read",
+        "speedup",
+        "tokens_per_second",
+    )
+    faster_if_less = ("answer_seconds", "decode_seconds", "fp16_seconds", "plain_answer_seconds", "plain_seconds")
 
     prompts: int
     new_tokens: int

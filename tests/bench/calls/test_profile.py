@@ -84,15 +84,6 @@ def test_the_record_holds_what_is_printed_and_no_profile_is_left(
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["profile.json", "temporary"]
 
 
-def test_a_table_has_a_line_for_each_kind(tiny_bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
-    result = profile(str(tiny_bundles["near"]), "--rows", "1", "--cached", "8", "--repetitions", "1")
-    assert result.exit_code == 0, result.output
-    lines = [line.split("│")[1].strip() for line in result.stderr.splitlines() if line.startswith("│")]
-    for name in ("lm_head", "attention", "norms", "gates", "between nodes", "without the profiler", "all"):
-        assert name in lines, result.stderr
-
-
 def test_the_table_of_the_docs_is_made_from_such_a_record(
     tiny_bundles: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: ModuleType
 ) -> None:
@@ -110,6 +101,7 @@ def test_the_table_of_the_docs_is_made_from_such_a_record(
         str(sum(line["nodes"] for line in call["lines"])),
         f"{call['profiled_seconds'] * 1e6:,.0f}",
     ]
+    assert {"lm_head", "attention", "norms", "gates", "between nodes"} <= {row[0] for row in rows}
     assert made.splitlines()[-1].startswith("From `")
 
 

@@ -107,10 +107,3 @@ def test_an_instruction_set_that_is_not_here_is_refused_by_name(laboratory: Labo
     assert result.stderr == (
         f"error: --isa {missing}: this machine does not have it; it has {', '.join(ops.available_isas())}\n"
     )
-
-
-def test_tables_are_in_plain_english(laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    result = laboratory("ops", "--rows", "1", "--format", "mxfp4_e2m1", "--repetitions", "1")
-    assert result.exit_code == 0, result.output
-    assert "8 after 32 cached" in result.stderr

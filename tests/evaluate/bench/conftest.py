@@ -1,35 +1,19 @@
-"""Benchmarks of small sizes and few repetitions; `specbench` through click's runner."""
+"""What tests of `specbench` share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from mxspec.evaluate.bench import calls
-from mxspec.evaluate.bench.cli import main
+from tests.measured import in_the_middle_half, short_calls, specbench
 
-Specbench = Callable[..., Result]
+__all__ = ["in_the_middle_half", "short_calls", "specbench"]
 
 
 @pytest.fixture
-def specbench() -> Specbench:
-    return lambda *arguments: CliRunner().invoke(main, list(arguments))
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "CALL_SECONDS", 0.0)
-    monkeypatch.setattr(calls, "CACHED", (8, 64))
-
-
-@pytest.fixture
-def in_the_middle_half() -> Callable[..., bool]:
-    """Whether medians lie between their quartiles."""
-
-    def check(row: dict[str, Any], *names: tuple[str, str]) -> bool:
-        return all(row[quartiles][0] <= row[name] <= row[quartiles][1] for name, quartiles in names)
-
-    return check
+def text(tmp_path: Path) -> str:
+    """A text to take prompts from."""
+    path = tmp_path / "text.py"
+    path.write_text("def read_lines(path):\n    with open(path) as file:\n        return file.readlines()\n" * 40)
+    return str(path)

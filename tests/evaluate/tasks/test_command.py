@@ -5,16 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from mxspec.evaluate.speccheck import main
-from mxspec.evaluate.tasks import write
 from mxspec.evaluate.tasks.lm_eval_command import main as mxspec_eval
 from mxspec.evaluate.tasks.lm_eval_command import write_tasks
 from mxspec.evaluate.tasks.task import KINDS
@@ -51,17 +49,20 @@ def test_a_right_engine_passes(tiny_bundles: dict[str, Path], tmp_path: Path) ->
     assert found["passed"]
 
 
+def submit_wrongly(patch: pytest.MonkeyPatch, bias: Callable[[Request], dict[int, float] | None]) -> None:
+    """Add a bias to the logits of some requests."""
+    honest = Engine.submit_all
+    patch.setattr(
+        Engine,
+        "submit_all",
+        lambda engine, requests: honest(engine, [replace(each, logit_bias=bias(each)) for each in requests]),
+    )
+
+
 def test_ids_that_differ_fail_and_say_where(
     tiny_bundles: dict[str, Path], many: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Engine.submit_all
-
-    def wrong(self: Engine, requests: Sequence[Request]) -> Any:
-        return honest(
-            self, [replace(each, logit_bias={9: 50.0}) if each.drafter == "model" else each for each in requests]
-        )
-
-    monkeypatch.setattr(Engine, "submit_all", wrong)
+    submit_wrongly(monkeypatch, lambda each: {9: 50.0} if each.drafter == "model" else None)
     result = run(tiny_bundles["near"], "--task", many)
     assert result.exit_code == 2
     assert "with drafter model: 12 of 12 greedy answers differ: item 1, token 1: got 9, expected" in result.stderr
@@ -82,13 +83,7 @@ def test_samples_of_another_distribution_fail(
     assert few.exit_code == 2
     assert "too few" in few.stderr
 
-    honest = write.Settings.request
-
-    def biased(self: write.Settings, ids: Sequence[int], number: int, drafter: str) -> Request:
-        request = honest(self, ids, number, drafter)
-        return replace(request, logit_bias={ord("a"): 6.0}) if drafter == "model" and self.temperature else request
-
-    monkeypatch.setattr(write.Settings, "request", biased)
+    submit_wrongly(monkeypatch, lambda each: {ord("a"): 6.0} if each.drafter == "model" and each.temperature else None)
     wrong = run(tiny_bundles["near"], *options, "12")
     assert wrong.exit_code == 2
     assert "excludes 0" in wrong.stderr
