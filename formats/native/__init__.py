@@ -14,7 +14,7 @@ from mxspec.formats.weight_format import format_of_element
 LIBRARY = "libmxspec_codec.so"
 ROUNDINGS = {"even": 0, "away": 1}
 ISAS = ("scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512vbmi", "amx", "neon", "neondot")
-"""The values of MXSPEC_ISA (isa.h); of those that a machine has, slowest first."""
+"""The values of MXSPEC_ISA (isa.cpp); of those that a machine has, slowest first."""
 TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 _ISA_STATUSES = {7, 8}

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "formats/native/half.h"
+#include "formats/native/isa.h"
 #include "formats/native/kernels.h"
 #include "formats/native/parallel.h"
 #include "formats/native/weight_formats.h"
@@ -131,6 +133,15 @@ void unpack_tile(const uint8_t* tile, int bits, Pairs& codes) {
   }
 }
 
+std::string unknown_isa_text() {
+  std::string names;
+  for (const Isa isa : kAllIsas) {
+    const bool last = isa == *std::rbegin(kAllIsas);
+    names.append(names.empty() ? "" : last ? " or " : ", ").append(isa_name(isa));
+  }
+  return "MXSPEC_ISA names no instruction set: " + names;
+}
+
 }  // namespace
 }  // namespace mxspec::formats
 
@@ -138,7 +149,11 @@ using namespace mxspec::formats;
 
 extern "C" {
 
-const char* mxspec_status_text(int32_t status) {
+const char* mxspec_status_text(int32_t status) try {
+  if (status == MXSPEC_UNKNOWN_ISA) {
+    static const std::string text = unknown_isa_text();
+    return text.c_str();
+  }
   static constexpr const char* texts[] = {
       "ok",
       "null pointer",
@@ -148,12 +163,13 @@ const char* mxspec_status_text(int32_t status) {
       "bad row range: it must lie in the matrix and start and end on a multiple of 16 rows (or end at the last row)",
       "the output has not the size of the tiles",
       "a code is above the largest of its element",
-      "MXSPEC_ISA names no instruction set: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, amx, neon or "
-      "neondot",
+      "",  // MXSPEC_UNKNOWN_ISA, above
       "MXSPEC_ISA names an instruction set that this machine or this build lacks",
       "out of memory",
   };
   return status >= 0 && status < static_cast<int32_t>(std::size(texts)) ? texts[status] : "unknown status";
+} catch (const std::bad_alloc&) {
+  return "out of memory";
 }
 
 const char* mxspec_codec_isa(const char* wanted) {

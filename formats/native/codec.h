@@ -2,7 +2,7 @@
  *
  * Plain C. Every function returns a status, never throws, and checks what it can see; the caller (formats/native/
  * __init__.py) owns all memory. The instruction set is chosen at run time; MXSPEC_ISA overrides the choice
- * (isa.h has the names). All instruction sets and thread counts write the same bytes and the same statistics. */
+ * (isa.cpp has the names). All instruction sets and thread counts write the same bytes and the same statistics. */
 #ifndef MXSPEC_FORMATS_NATIVE_CODEC_H_
 #define MXSPEC_FORMATS_NATIVE_CODEC_H_
 

@@ -12,30 +12,36 @@
 #include <iterator>
 
 namespace mxspec {
+namespace {
 
-const char* isa_name(Isa isa) {
-  switch (isa) {
-    case Isa::kScalar:
-      return "scalar";
-    case Isa::kAvx2:
-      return "avx2";
-    case Isa::kAvxVnni:
-      return "avxvnni";
-    case Isa::kAvx512:
-      return "avx512";
-    case Isa::kAvx512Vnni:
-      return "avx512vnni";
-    case Isa::kAvx512Vbmi:
-      return "avx512vbmi";
-    case Isa::kAmx:
-      return "amx";
-    case Isa::kNeon:
-      return "neon";
-    case Isa::kNeonDot:
-      return "neondot";
-  }
-  return "unknown";
-}
+struct IsaFacts {
+  Isa isa;
+  const char* name;
+  int vector_lanes;
+};
+constexpr IsaFacts kFacts[] = {
+    {Isa::kScalar, "scalar", 1},
+    {Isa::kAvx2, "avx2", 8},
+    {Isa::kAvxVnni, "avxvnni", 8},
+    {Isa::kAvx512, "avx512", 16},
+    {Isa::kAvx512Vnni, "avx512vnni", 16},
+    {Isa::kAvx512Vbmi, "avx512vbmi", 16},
+    {Isa::kAmx, "amx", 16},
+    {Isa::kNeon, "neon", 4},
+    {Isa::kNeonDot, "neondot", 4},
+};
+static_assert(std::size(kFacts) == std::size(kAllIsas));
+static_assert([] {
+  for (size_t i = 0; i < std::size(kFacts); ++i)
+    if (kFacts[i].isa != kAllIsas[i] || static_cast<size_t>(kFacts[i].isa) != i) return false;
+  return true;
+}());
+
+}  // namespace
+
+const char* isa_name(Isa isa) { return kFacts[static_cast<size_t>(isa)].name; }
+
+int vector_lanes(Isa isa) { return kFacts[static_cast<size_t>(isa)].vector_lanes; }
 
 #if defined(__x86_64__)
 namespace {

@@ -4,6 +4,12 @@
 #include <string>
 #include <string_view>
 
+// The name of a table in a source that CMakeLists.txt compiles for several instruction sets, MXSPEC_FOR being the name
+// of one: MXSPEC_OF_ISA(kLanes) is kLanesAvx2 where that is Avx2.
+#define MXSPEC_OF_ISA(table) MXSPEC_JOIN(table, MXSPEC_FOR)
+#define MXSPEC_JOIN(table, isa) MXSPEC_JOIN_EXPANDED(table, isa)
+#define MXSPEC_JOIN_EXPANDED(table, isa) table##isa
+
 namespace mxspec {
 
 // In rising order; of x86-64's, each one needs all that the one before it needs, but that AVX-512 goes without
@@ -23,8 +29,11 @@ enum class Isa {
 inline constexpr Isa kAllIsas[] = {Isa::kScalar,     Isa::kAvx2, Isa::kAvxVnni, Isa::kAvx512, Isa::kAvx512Vnni,
                                    Isa::kAvx512Vbmi, Isa::kAmx,  Isa::kNeon,    Isa::kNeonDot};
 
-// The name that MXSPEC_ISA takes: scalar, avx2, avxvnni, avx512, avx512vnni, avx512vbmi, amx, neon or neondot.
+// The name that MXSPEC_ISA takes.
 const char* isa_name(Isa isa);
+
+// Floats that a register of it holds.
+int vector_lanes(Isa isa);
 
 // AVX-VNNI in its own encoding.
 bool has_avx_vnni();

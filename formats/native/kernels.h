@@ -40,10 +40,7 @@ struct Kernels {
   void (*pack_half)(const ValueTile& values, uint16_t* tile, TileSums& sums);
 };
 
-const Kernels* scalar_kernels();
-const Kernels* avx2_kernels();    // nullptr where the build lacks it
-const Kernels* avx512_kernels();  // likewise
-const Kernels* neon_kernels();    // likewise
+extern const Kernels kKernelsScalar, kKernelsAvx2, kKernelsAvx512, kKernelsNeon;
 
 // The kernels of a name, or the widest for a null or empty one. Both return an mxspec_status.
 int32_t find_kernels(const char* wanted, const Kernels** kernels);

@@ -123,9 +123,6 @@ void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {
 
 }  // namespace
 
-const Kernels* scalar_kernels() {
-  static constexpr Kernels kernels{"scalar", load, quantize, pack, pack_half};
-  return &kernels;
-}
+constinit const Kernels kKernelsScalar = {"scalar", load, quantize, pack, pack_half};
 
 }  // namespace mxspec::formats

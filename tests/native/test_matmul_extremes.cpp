@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/ops/kernels/matmul/matmul_kernels.h"
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "tests/native/check.h"
 #include "tests/native/matmul_case.h"
 

@@ -1,4 +1,4 @@
-// The gates over any of the lanes (lanes_*.h). Included by one file an instruction set.
+// The gates over any of the lanes (lanes_*.h). Included by lane_kernels.cpp.
 #pragma once
 
 #include "runtime/ops/kernels/gated.h"

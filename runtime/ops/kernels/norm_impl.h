@@ -1,4 +1,4 @@
-// The norms over any of the lanes (lanes_*.h). Included by one file an instruction set.
+// The norms over any of the lanes (lanes_*.h). Included by lane_kernels.cpp.
 #pragma once
 
 #include <cmath>

@@ -30,10 +30,7 @@ inline constexpr size_t kReadKindCount = sizeof(kReadKinds) / sizeof(kReadKinds[
 struct ReadLoops {
   ReadLoop loops[kReadKindCount];
 };
-extern const ReadLoops kReadBaseline;
-#if defined(__x86_64__)
-extern const ReadLoops kReadAvx2, kReadAvx512;
-#endif
+extern const ReadLoops kReadScalar, kReadAvx2, kReadAvx512;
 
 // The widest loops of this machine, regardless of MXSPEC_ISA: memory is as fast for every kernel.
 const ReadLoops& read_loops();

@@ -1,4 +1,4 @@
-// The attention kernels over any of the lanes (lanes_*.h). Included by one file an instruction set.
+// The attention kernels over any of the lanes (lanes_*.h). Included by lane_kernels.cpp.
 #pragma once
 
 #include "runtime/ops/kernels/attention/attention_float_impl.h"

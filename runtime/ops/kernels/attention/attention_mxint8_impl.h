@@ -1,4 +1,4 @@
-// Attention over a cache of CacheKind::kMxInt8, over any of the lanes and bytes (lanes_*.h, bytes_*.h).
+// Attention over a cache of CacheKind::kMxInt8, over any of the lanes and bytes (lanes_*.h).
 //
 // Queries and, in each span, the products of probabilities with the values' scales become int16 with one float scale
 // for each block of 32 entries of a head; a key's score and a row's values are then exact sums of integers, scaled once
@@ -16,7 +16,7 @@
 
 #include "runtime/ops/kernels/attention/attention_span_impl.h"
 #include "runtime/ops/kernels/attention/mxint8_row.h"
-#include "runtime/ops/kernels/lanes/bytes_scalar.h"
+#include "runtime/ops/kernels/lanes/lanes_scalar.h"
 
 namespace mxspec {
 namespace {

@@ -1,4 +1,4 @@
-// The kernels that are written over lanes and bytes (lanes_*.h, bytes_*.h): one table of them for each instruction set.
+// The kernels that are written over lanes and bytes (lanes_*.h): one table of them for each instruction set.
 #pragma once
 
 #include "formats/native/isa.h"
@@ -22,7 +22,5 @@ struct LaneKernels {
 
 // The table of an available instruction set.
 const LaneKernels& lane_kernels(Isa isa);
-
-extern const LaneKernels kLanesScalar, kLanesAvx2, kLanesAvx512, kLanesAvx512Vnni, kLanesNeon, kLanesNeonDot;
 
 }  // namespace mxspec

@@ -1,6 +1,6 @@
 // Products of many int8 rows in the tile registers of AMX: one instruction multiplies a block of sixteen rows with the
 // block of a row tile. The sums are exact integers as everywhere; they become floats, and are added up, in AVX-512.
-#if defined(__x86_64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_avx512_tiles.h"
 
 namespace mxspec {
@@ -118,4 +118,3 @@ MxKernelsByBits with_amx_tiles(const MxKernelsByBits& kernels) {
 }
 
 }  // namespace mxspec
-#endif

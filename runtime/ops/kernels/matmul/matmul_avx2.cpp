@@ -1,4 +1,4 @@
-#if defined(__x86_64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_avx2_tiles.h"
 #include "runtime/ops/kernels/matmul/quantise_avx2.h"
 
@@ -65,4 +65,3 @@ constinit const Fp16Kernels kFp16Avx2 = {
 };
 
 }  // namespace mxspec
-#endif

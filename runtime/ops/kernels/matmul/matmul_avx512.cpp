@@ -1,4 +1,4 @@
-#if defined(__x86_64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_avx512_tiles.h"
 #include "runtime/ops/kernels/matmul/quantise_avx512.h"
 
@@ -80,4 +80,3 @@ constinit const MxKernelsByBits kInt8Avx512 = {
 constinit const Fp16Kernels kFp16Avx512 = fp16_kernels(std::make_index_sequence<kMostRows>{});
 
 }  // namespace mxspec
-#endif

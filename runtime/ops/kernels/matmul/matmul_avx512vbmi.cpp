@@ -1,4 +1,4 @@
-#if defined(__x86_64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_avx512_tiles.h"
 
 namespace mxspec {
@@ -17,4 +17,3 @@ constinit const MxKernelsByBits kInt8Avx512Vbmi = {mx_kernels<4, BytesOfVbmi, Ad
                                                    mx_kernels<8, BytesOfInt8, AddBytes>()};
 
 }  // namespace mxspec
-#endif

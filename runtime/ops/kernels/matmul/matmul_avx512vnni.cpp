@@ -1,4 +1,4 @@
-#if defined(__x86_64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_avx512_tiles.h"
 
 namespace mxspec {
@@ -25,4 +25,3 @@ constinit const MxKernelsByBits kInt8Avx512Vnni = {mx_kernels<4, BytesOfWords, A
                                                    mx_kernels<8, BytesOfInt8, AddBytes>()};
 
 }  // namespace mxspec
-#endif

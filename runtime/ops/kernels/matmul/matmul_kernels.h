@@ -97,15 +97,4 @@ const MatmulKernels& matmul_kernels(Isa isa);
 // That of AVX-VNNI in the encoding of AVX-512 with VNNI, which matmul_kernels() gives where AVX-VNNI's own is missing.
 const MatmulKernels& avxvnni_kernels_of_avx512();
 
-// Kernels of int8 rows for AVX-512 with VBMI, and for groups of more rows the tiles of AMX.
-MxKernelsByBits with_amx_tiles(const MxKernelsByBits& kernels);
-
-// Its parts, each of one file compiled for it.
-extern const RowQuantisers kQuantiseScalar, kQuantiseAvx2, kQuantiseAvx512, kQuantiseNeon;
-extern const MxKernelsByBits kInt16Scalar, kInt16Avx2, kInt16AvxVnni, kInt16AvxVnniOfAvx512, kInt16Avx512,
-    kInt16Avx512Vnni, kInt16Neon;
-extern const MxKernelsByBits kInt8Avx2, kInt8AvxVnni, kInt8AvxVnniOfAvx512, kInt8Avx512, kInt8Avx512Vnni,
-    kInt8Avx512Vbmi, kInt8NeonDot;
-extern const Fp16Kernels kFp16Scalar, kFp16Avx2, kFp16Avx512, kFp16Neon;
-
 }  // namespace mxspec

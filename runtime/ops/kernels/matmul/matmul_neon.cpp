@@ -1,4 +1,4 @@
-#if defined(__aarch64__)
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_neon_tiles.h"
 #include "runtime/ops/kernels/matmul/quantise_neon.h"
 
@@ -206,4 +206,3 @@ constinit const Fp16Kernels kFp16Neon = {
 };
 
 }  // namespace mxspec
-#endif

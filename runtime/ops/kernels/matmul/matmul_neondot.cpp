@@ -1,6 +1,6 @@
-#if defined(__aarch64__)
 // int8 rows with the dot products of ARMv8.2: four rows of a vector of codes are one register, and a lane of a row's
 // values holds what all four are multiplied with.
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_neon_tiles.h"
 
 namespace mxspec {
@@ -74,4 +74,3 @@ constexpr MxKernels kMx = {
 constinit const MxKernelsByBits kInt8NeonDot = {kMx<4>, kMx<6>, kMx<8>};
 
 }  // namespace mxspec
-#endif

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/matmul_call.h"
 
 namespace mxspec {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "formats/native/half.h"
-#include "runtime/ops/kernels/matmul/matmul_kernels.h"
+#include "runtime/ops/kernels/isa_kernels.h"
 #include "runtime/ops/kernels/matmul/quantise_impl.h"
 
 namespace mxspec {

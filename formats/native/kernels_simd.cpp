@@ -1,7 +1,14 @@
-// The kernels in vectors of kLanes 32-bit lanes, for a file that defines MXSPEC_LANES and is compiled for one
-// instruction set. The vector types of GCC and Clang become its registers; everything has internal linkage, so that no
-// function compiled for a wide machine is ever linked into a narrow one's path. kernels_scalar.cpp says what is
-// computed.
+// The kernels in vectors of kLanes 32-bit lanes, compiled once for each width (CMakeLists.txt). The vector types of GCC
+// and Clang become its registers; everything has internal linkage, so that no function compiled for a wide machine is
+// ever linked into a narrow one's path. kernels_scalar.cpp says what is computed.
+#if defined(__AVX512BW__)
+#define MXSPEC_LANES 16
+#elif defined(__AVX2__)
+#define MXSPEC_LANES 8
+#elif defined(__aarch64__)
+#define MXSPEC_LANES 4
+#endif
+
 #if MXSPEC_LANES == 4
 #include <arm_neon.h>
 #else
@@ -10,6 +17,7 @@
 
 #include <utility>
 
+#include "formats/native/isa.h"
 #include "formats/native/kernels.h"
 
 namespace mxspec::formats {
@@ -349,4 +357,10 @@ void pack_half(const ValueTile& values, uint16_t* tile, TileSums& sums) {
 }
 
 }  // namespace
+
+constinit const Kernels MXSPEC_OF_ISA(kKernels) = {kLanes == 16  ? "avx512"
+                                                   : kLanes == 8 ? "avx2"
+                                                                 : "neon",
+                                                   load, quantize, pack, pack_half};
+
 }  // namespace mxspec::formats
