@@ -319,6 +319,7 @@ def test_a_damaged_bundle_is_refused(trimmed: Bundle) -> None:
 
     def refused(model: str, **changed: object) -> str:
         broken = json.loads(json.dumps(manifest))
+        broken["models"]["draft"]["vocabulary"] = None  # its file belongs to one model
         broken["models"][model]["vocabulary"] = {**vocabulary, **changed}
         with pytest.raises(BundleError) as caught:
             Manifest.parse(json.dumps(broken).encode())

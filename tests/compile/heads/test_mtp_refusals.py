@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.formats.errors import RecipeError
 from mxspec.recipes.recipe import Recipe
 from tests.compile.commands.test_speccompile import failed, speccompile
 from tests.compile.heads.make_mtp import save_mtp
+from tests.compile.heads.test_refusals import Change, change_tensors
 from tests.conftest import save_checkpoint
 
 FIRST = "model.mtp_layers.0."
-Break = Callable[[dict[str, Tensor]], None]
 
 
 def refused(target: Path, *options: object) -> str:
@@ -45,52 +42,45 @@ def test_settings_that_are_the_targets() -> None:
         recipe.with_changes(draft={"revision": "main"})
 
 
-def no_layer(tensors: dict[str, Tensor]) -> None:
-    for name in list(tensors):
-        if name.startswith("model.mtp_layers"):
-            del tensors[name]
-
-
-def no_projection(tensors: dict[str, Tensor]) -> None:
-    del tensors[f"{FIRST}input_proj.weight"]
-
-
-def no_bias(tensors: dict[str, Tensor]) -> None:
-    del tensors[f"{FIRST}self_attn.k_proj.bias"]
-
-
-def a_narrow_projection(tensors: dict[str, Tensor]) -> None:
-    tensors[f"{FIRST}input_proj.weight"] = tensors[f"{FIRST}input_proj.weight"][:, :64].clone()
-
-
-def a_strange_tensor(tensors: dict[str, Tensor]) -> None:
-    tensors[f"{FIRST}embed_proj.weight"] = torch.ones(64)
-
-
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("family", "change", "said"),
     [
-        (no_layer, "no tensors model.mtp_layers.0.*: the checkpoint has no layer for --draft mtp, though its config"),
-        (no_projection, "tensor model.mtp_layers.0.input_proj.weight is missing"),
-        (no_bias, "tensor model.mtp_layers.0.self_attn.k_proj.bias is missing"),
-        (a_narrow_projection, "tensor 'model.mtp_layers.0.input_proj.weight' of model.safetensors has shape [64, 64]"),
-        (a_strange_tensor, "tensor model.mtp_layers.0.embed_proj.weight has no place in an MTP layer"),
+        (
+            "mimo",
+            lambda tensors: dict.fromkeys(name for name in tensors if name.startswith("model.mtp_layers")),
+            "no tensors model.mtp_layers.0.*: the checkpoint has no layer for --draft mtp, though its config",
+        ),
+        (
+            "mimo",
+            lambda _: {f"{FIRST}input_proj.weight": None},
+            "tensor model.mtp_layers.0.input_proj.weight is missing",
+        ),
+        (
+            "mimo",
+            lambda _: {f"{FIRST}self_attn.k_proj.bias": None},
+            "tensor model.mtp_layers.0.self_attn.k_proj.bias is missing",
+        ),
+        (
+            "mimo",
+            lambda tensors: {f"{FIRST}input_proj.weight": tensors[f"{FIRST}input_proj.weight"][:, :64].clone()},
+            "tensor 'model.mtp_layers.0.input_proj.weight' of model.safetensors has shape [64, 64]",
+        ),
+        (
+            "mimo",
+            lambda _: {f"{FIRST}embed_proj.weight": torch.ones(64)},
+            "tensor model.mtp_layers.0.embed_proj.weight has no place in an MTP layer",
+        ),
+        (
+            "glm4_moe",
+            lambda _: {"model.layers.3.mlp.experts.5.up_proj.weight": None},
+            "has no tensor for expert 5 of",
+        ),
     ],
 )
-def test_damaged_tensors(tmp_path: Path, change: Break, said: str) -> None:
-    target = save_mtp(tmp_path / "target", "mimo")
-    tensors = load_file(target / "model.safetensors")
-    change(tensors)
-    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+def test_damaged_tensors(tmp_path: Path, family: str, change: Change, said: str) -> None:
+    target = save_mtp(tmp_path / "target", family)
+    change_tensors(target, change)
     assert said in refused(target)
-
-
-def test_a_missing_expert(tmp_path: Path) -> None:
-    target = save_mtp(tmp_path / "target", "glm4_moe")
-    tensors = load_file(target / "model.safetensors")
-    del tensors["model.layers.3.mlp.experts.5.up_proj.weight"]
-    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
-    assert "has no tensor for expert 5 of" in refused(target)
 
 
 def test_a_budget(tmp_path: Path) -> None:

@@ -39,23 +39,26 @@ def refuse(target: Path, tmp_path: Path) -> Callable[..., str]:
     return refuse
 
 
-def test_a_head_of_another_target(refuse: Callable[..., str], tmp_path: Path) -> None:
-    line = refuse(target_width=32, own_embedding=True)
-    assert line.endswith("target_hidden_size: got 32, but the target's is 64: the head belongs to another target")
-
-
-def test_a_head_of_more_layers(refuse: Callable[..., str]) -> None:
-    line = refuse(form="nested", ids=[0, 2, 5])
-    assert "the head reads states that enter layers 1, 3, 6, but the target has layers 0 to 5" in line
-
-
-def test_a_head_of_another_vocabulary(refuse: Callable[..., str], tmp_path: Path) -> None:
-    assert "vocab_size: got 300, but the target's is 272" in refuse(vocab_size=300)
-
-
-def test_a_head_without_an_embedding_of_its_width(refuse: Callable[..., str]) -> None:
-    line = refuse(width=32, target_width=64)
-    assert "has no embed_tokens.weight, and the target's has 64 columns where the head's has 32" in line
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (
+            {"target_width": 32, "own_embedding": True},
+            "target_hidden_size: got 32, but the target's is 64: the head belongs to another target",
+        ),
+        (
+            {"form": "nested", "ids": [0, 2, 5]},
+            "the head reads states that enter layers 1, 3, 6, but the target has layers 0 to 5",
+        ),
+        ({"vocab_size": 300}, "vocab_size: got 300, but the target's is 272"),
+        (
+            {"width": 32, "target_width": 64},
+            "has no embed_tokens.weight, and the target's has 64 columns where the head's has 32",
+        ),
+    ],
+)
+def test_a_head_of_another_target(refuse: Callable[..., str], head: dict[str, Any], said: str) -> None:
+    assert said in refuse(**head)
 
 
 def test_a_target_with_an_encoder(refuse: Callable[..., str], tmp_path: Path) -> None:
@@ -73,72 +76,52 @@ def test_a_trimmed_head_is_not_trimmed_again(refuse: Callable[..., str]) -> None
     assert said in refuse("--draft-vocabulary", 9)
 
 
-Break = Callable[[dict[str, Tensor]], None]
-
-
-def without_offsets(tensors: dict[str, Tensor]) -> None:
-    del tensors["d2t"]
-
-
-def offsets_of_floats(tensors: dict[str, Tensor]) -> None:
-    tensors["d2t"] = tensors["d2t"].float()
-
-
-def too_few_offsets(tensors: dict[str, Tensor]) -> None:
-    tensors["d2t"] = tensors["d2t"][:-1].clone()
-
-
-def absolute_ids(tensors: dict[str, Tensor]) -> None:
-    """As llama.cpp stores them."""
-    tensors["d2t"] = tensors["d2t"] + 2 * torch.arange(ROWS) + 100
-
-
-def one_id_twice(tensors: dict[str, Tensor]) -> None:
-    tensors["d2t"][1] = tensors["d2t"][0] - 1
-
-
-def a_narrow_fc(tensors: dict[str, Tensor]) -> None:
-    tensors["fc.weight"] = tensors["fc.weight"][:, :128].clone()
-
-
-def attention_of_one_width(tensors: dict[str, Tensor]) -> None:
-    name = "midlayer.self_attn.q_proj.weight"
-    tensors[name] = tensors[name][:, :64].clone()
-
-
-def a_second_layer(tensors: dict[str, Tensor]) -> None:
-    tensors["layers.1.input_layernorm.weight"] = torch.ones(64)
-
-
-def a_norm_that_no_flag_asks_for(tensors: dict[str, Tensor]) -> None:
-    tensors["input_norm.weight"] = torch.ones(192)
-
-
-def no_norm(tensors: dict[str, Tensor]) -> None:
-    del tensors["midlayer.hidden_norm.weight"]
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor | None]]  # None for a tensor that goes
+Q = "midlayer.self_attn.q_proj.weight"
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (without_offsets, "tensor 'd2t' is missing, which says what the 48 rows of the head are of 272 tokens"),
-        (offsets_of_floats, "tensor 'd2t' of model.safetensors is F32 [48], expected int64[48]"),
-        (too_few_offsets, "tensor 'd2t' of model.safetensors is I64 [47], expected int64[48]"),
-        (absolute_ids, "expected offsets that make 48 different ids from 0 to 271"),
-        (one_id_twice, "47 different ones"),
-        (a_narrow_fc, "tensor 'fc.weight' of model.safetensors has shape [64, 128], but fc.weight is [64, 192]"),
-        (attention_of_one_width, "has shape [64, 64], but layers.0.self_attn.q_proj.weight is [64, 128]"),
-        (a_second_layer, "tensor 'layers.1.input_layernorm.weight' has no place in an EAGLE-3 head"),
-        (a_norm_that_no_flag_asks_for, "tensor 'input_norm.weight' has no place in an EAGLE-3 head"),
-        (no_norm, "the checkpoint has no tensor for layers.0.hidden_norm.weight"),
+        (lambda _: {"d2t": None}, "tensor 'd2t' is missing, which says what the 48 rows of the head are of 272 tokens"),
+        (lambda t: {"d2t": t["d2t"].float()}, "tensor 'd2t' of model.safetensors is F32 [48], expected int64[48]"),
+        (lambda t: {"d2t": t["d2t"][:-1].clone()}, "tensor 'd2t' of model.safetensors is I64 [47], expected int64[48]"),
+        (  # absolute ids, as llama.cpp stores them
+            lambda t: {"d2t": t["d2t"] + 2 * torch.arange(ROWS) + 100},
+            "expected offsets that make 48 different ids from 0 to 271",
+        ),
+        (lambda t: {"d2t": torch.cat((t["d2t"][:1], t["d2t"][:1] - 1, t["d2t"][2:]))}, "47 different ones"),
+        (
+            lambda t: {"fc.weight": t["fc.weight"][:, :128].clone()},
+            "tensor 'fc.weight' of model.safetensors has shape [64, 128], but fc.weight is [64, 192]",
+        ),
+        (
+            lambda t: {Q: t[Q][:, :64].clone()},
+            "has shape [64, 64], but layers.0.self_attn.q_proj.weight is [64, 128]",
+        ),
+        (
+            lambda _: {"layers.1.input_layernorm.weight": torch.ones(64)},
+            "tensor 'layers.1.input_layernorm.weight' has no place in an EAGLE-3 head",
+        ),
+        (
+            lambda _: {"input_norm.weight": torch.ones(192)},
+            "tensor 'input_norm.weight' has no place in an EAGLE-3 head",
+        ),
+        (
+            lambda _: {"midlayer.hidden_norm.weight": None},
+            "the checkpoint has no tensor for layers.0.hidden_norm.weight",
+        ),
     ],
 )
-def test_damaged_tensors(refuse: Callable[..., str], tmp_path: Path, change: Break, said: str) -> None:
-    path = save_head(tmp_path / "head") / "model.safetensors"
-    tensors = load_file(path)
-    change(tensors)
-    save_file(tensors, path, metadata={"format": "pt"})
+def test_damaged_tensors(refuse: Callable[..., str], tmp_path: Path, change: Change, said: str) -> None:
+    change_tensors(save_head(tmp_path / "head"), change)
     assert said in refuse()
+
+
+def change_tensors(folder: Path, change: Change) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    changed = {name: value for name, value in (tensors | change(tensors)).items() if value is not None}
+    save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def settings_of(folder: Path, **changed: Any) -> dict[str, Any]:
