@@ -66,7 +66,7 @@ class RequestSettings(SamplingParameters[None]):
         128,
         low=1,
         group=LENGTH,
-        help="Maximum number of new tokens.  [default: 128; in a chat all that the context holds]",
+        help="Maximum number of new tokens.  [default: all that the context holds]",
     )
     min_new_tokens: int = _setting(
         "integer",

@@ -29,7 +29,7 @@ def list_recipes(*, json_output: bool) -> None:
     if json_output:
         print_json({"recipes": {name: recipe.as_dict() for name, recipe in recipes.items()}})
     else:
-        report_console().print(_table(recipes))
+        report_console(result=True).print(_table(recipes))
 
 
 def _table(recipes: dict[str, Recipe]) -> Table:
@@ -67,7 +67,7 @@ def explain(recipe: str | None, *, draft: str | None, every: bool, json_output: 
     if every and draft is not None:
         raise click.UsageError("--draft goes with one recipe, not with --all")
     wanted = shipped_recipes() if recipe is None else {recipe: read_recipe(recipe, draft)}
-    console = report_console(json_output=json_output)
+    console = report_console(json_output=json_output, result=True)
     reports = {name: _explain(one, console) for name, one in wanted.items()}
     if json_output:
         print_json({"recipes": reports})

@@ -54,11 +54,11 @@ def inspect(bundle: Path, *, verify: bool, json_output: bool) -> None:
     if json_output:
         print_json(as_json(bundle, opened.manifest) | ({"changed_files": changed} if verify else {}))
     else:
-        print_report(bundle, opened.manifest, report_console())
+        print_report(bundle, opened.manifest, report_console(result=True))
     if changed:
         raise CheckFailed(f"bundle {bundle}: SHA-256 differs for {', '.join(changed)}; compile it again")
     if verify and not json_output:
-        report_console().print(f"all {len(opened.manifest.files)} files are what speccompile wrote")
+        report_console(result=True).print(f"all {len(opened.manifest.files)} files are what speccompile wrote")
 
 
 for command in (list_recipes, explain, inspect, emit):

@@ -102,9 +102,12 @@ def read_text(path: Path, option: str) -> str:
         raise MxspecError(f"{option} {path}: cannot be read as UTF-8 text: {error}") from None
 
 
-def report_console(*, json_output: bool = False) -> Console:
-    """Where tables and progress go: standard output on a terminal, standard error when output is piped or is JSON."""
-    return PlainConsole(stderr=json_output or not sys.stdout.isatty())
+def report_console(*, json_output: bool = False, result: bool = False) -> Console:
+    """Where tables and progress go: standard output on a terminal, standard error when output is piped or is JSON.
+
+    What a command was asked for, its `result`, goes to standard output unless that has JSON.
+    """
+    return PlainConsole(stderr=json_output or not (result or sys.stdout.isatty()))
 
 
 def print_json(report: Mapping[str, Any]) -> None:

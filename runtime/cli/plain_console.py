@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 from rich.console import Console
+from rich.segment import Segment, Segments
+from rich.table import Table
 from rich.text import Text
 
 # C0 and C1 (an ESC moves the cursor, and does more on some terminals), and marks that turn the writing direction.
+WIDEST = 1000  # characters of a table's line
 _UNSEEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 # Control characters become their pictures (U+2400 on), so that no text commands a terminal.
@@ -35,3 +38,25 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """The text without markup and emoji codes, control characters written out."""
         return super().render_str(visible(text), **options | {"markup": False, "emoji": False})
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """As rich prints, but a table is as wide as its numbers need: one that is cut looks like another number."""
+        for table in objects:
+            if isinstance(table, Table):
+                super().print(Segments(self._uncut(table)), soft_wrap=True, end="")
+        others = [one for one in objects if not isinstance(one, Table)]
+        if others or not objects:
+            super().print(*others, **options)
+
+    def _uncut(self, table: Table) -> list[Segment]:
+        numbers = [column for column in table.columns if column.justify == "right"]
+        for column in numbers:
+            column.no_wrap = column.no_wrap or column.width is None
+        texts = [str(cell) for column in numbers for cell in column.cells]
+        options = self.options
+        while True:
+            segments = list(self.render(table, options))
+            drawn = "".join(segment.text for segment in segments)
+            if all(text in drawn for text in texts) or options.max_width > WIDEST:
+                return segments
+            options = options.update(width=options.max_width + 8)

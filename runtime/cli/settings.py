@@ -90,14 +90,18 @@ class Defaults:
     raw: bool = False
     task: str | None = None
 
+    def for_request(self, engine: Engine, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a request with some of its `own`; a text may take all that the context holds."""
+        return {"max_new_tokens": engine.target.capacity, **self.settings, **own}
+
     def request(self, engine: Engine, prompt: str, **own: Any) -> Request:
         """The request for a text: a chat message if the bundle has a template, unless the text is to be continued.
 
-        The prefix of the task comes before the text. Settings of its `own` go before these. Raises GenerationError.
+        The prefix of the task comes before the text. Raises GenerationError.
         """
         from mxspec.runtime.request import Request
 
-        settings = {**self.settings, **own}
+        settings = self.for_request(engine, own)
         if self.task is not None:
             prompt = engine.task(self.task) + prompt
         if self.raw or (engine.template is None and self.system is None):

@@ -74,7 +74,7 @@ def request_of(engine: Engine, entry: Mapping[str, Any], defaults: Defaults) -> 
         return defaults.request(engine, own.pop("prompt"), **own)
     if defaults.task is not None:
         raise GenerationError("task", "given with a prompt that is not text, so it cannot be put before the prompt")
-    return Request(**{**defaults.settings, **own})
+    return Request(**defaults.for_request(engine, own))
 
 
 def _check_kinds(own: dict[str, Any]) -> None:

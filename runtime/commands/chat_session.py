@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from mxspec.formats.errors import GenerationError, MxspecError, did_you_mean
 from mxspec.runtime.cli.interrupts import on_interrupt, raising_interrupts
 from mxspec.runtime.cli.output import write_file
 from mxspec.runtime.cli.report import closing_line
+from mxspec.runtime.cli.settings import Defaults
 from mxspec.runtime.commands.answer import on_terminal, write_answer
 
 if TYPE_CHECKING:
@@ -38,17 +38,17 @@ GREETING = "Ctrl-C ends an answer, Ctrl-D leaves, /help says more."
 class ChatSession:
     """Owns a conversation with an engine; each turn reads only what is new, for the ids of all before are kept.
 
-    `settings` are those of each turn's Request. Raises GenerationError where the template knows no system message.
+    `defaults` are those of each turn's Request. Raises GenerationError where the template knows no system message.
     """
 
-    def __init__(self, engine: Engine, settings: Mapping[str, Any], system: str | None) -> None:
+    def __init__(self, engine: Engine, defaults: Defaults) -> None:
         from mxspec.runtime.text.conversation import Conversation
 
         self._engine = engine
-        self._settings = {"max_new_tokens": engine.target.capacity, **settings}
+        self._settings = defaults.for_request(engine, {})
         ends = engine.bundle.manifest.tokenizer.eos_token_ids
-        template = engine.template_for(settings.get("typed_control_tokens", "control"))
-        self._conversation = Conversation(template, engine.tokenizer, system, ends)
+        template = engine.template_for(defaults.settings.get("typed_control_tokens", "control"))
+        self._conversation = Conversation(template, engine.tokenizer, defaults.system, ends)
 
     def run(self) -> int:
         """Answer until there is no more input; the exit code."""

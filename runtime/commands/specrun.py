@@ -124,8 +124,9 @@ def specrun(
 
     A bundle with a chat template answers; --raw, and a bundle without one, continues. A bundle with encoders answers
     what it reads: a translation, a summary. The prompt is an argument, a file (--prompt-file), or standard input where
-    it is "-" or left out; one newline at the end of a file and of standard input is not part of it. The text is written
-    as it is made; on a terminal, tokens that the draft guessed are coloured, and Ctrl-C ends the text.
+    it is "-" or left out; text that is piped beside a prompt follows it, after an empty line. One newline at the end of
+    a file and of standard input is not part of it. The text is written as it is made; on a terminal, tokens that the
+    draft guessed are coloured, and Ctrl-C ends the text.
 
     \b
     specrun BUNDLE 'Once upon a time'
@@ -159,7 +160,7 @@ def specrun(
         if talks:
             from mxspec.runtime.commands.chat_session import ChatSession
 
-            return ChatSession(engine, defaults.settings, system).run()
+            return ChatSession(engine, defaults).run()
         request = defaults.request(engine, text, trace=trace is not None)
         if prompt_cache is not None and prompt_cache.exists():
             engine.load(prompt_cache)

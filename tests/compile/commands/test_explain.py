@@ -64,7 +64,7 @@ def test_list_describes_each_recipe() -> None:
     result = speccompile("list")
     assert result.exit_code == 0, result.output
     for word in ("smollm2", "no draft", "--draft FOLDER", "Salesforce/codegen-6B-mono"):
-        assert word in result.stderr
+        assert word in result.stdout
     assert report("list").keys() == shipped_recipes().keys()
 
 
@@ -158,7 +158,7 @@ def test_a_budget_is_said(tmp_path: Path) -> None:
     lines = ["calibrate = 'text.txt'", "[target]", f"checkpoint = '{DEMO / 'target'}'", "budget = '5bpw'"]
     (tmp_path / "budget.toml").write_text("\n".join(["name = 'budget'", *lines]))
     result = speccompile("explain", tmp_path / "budget.toml")
-    assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e3m2" in result.stderr
+    assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e3m2" in result.stdout
 
 
 def test_codes_of_a_mixture_are_not_rounded_again() -> None:

@@ -268,8 +268,8 @@ def test_inspect(compiled: tuple[Path, Result]) -> None:
     path, _ = compiled
     result = speccompile("inspect", path, "--verify")
     assert result.exit_code == 0, result.output
-    assert "gate_proj+up_proj" in result.stderr
-    assert "all 7 files are what speccompile wrote" in result.stderr
+    assert "gate_proj+up_proj" in result.stdout
+    assert "all 7 files are what speccompile wrote" in result.stdout
     report = json.loads(speccompile("inspect", path, "--verify", "--json").stdout)
     assert report["changed_files"] == []
     assert report["models"].keys() == {"target", "draft", "baseline"}

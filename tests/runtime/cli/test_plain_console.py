@@ -43,6 +43,17 @@ def test_lines_titles_and_cells_are_plain() -> None:
         assert "\x1b" not in shown
 
 
+def test_a_number_of_a_table_is_never_cut() -> None:
+    for width in (80, 30, 10):
+        table = Table(box=None)
+        for name in ("a name that is folded where the table is wide", "tokens", "bytes"):
+            table.add_column(name, justify="left" if " " in name else "right")
+        table.add_row("some words", "24093", "1,234,567")
+        file = io.StringIO()
+        PlainConsole(file=file, width=width).print(table)
+        assert {"24093", "1,234,567"} <= set(file.getvalue().split())
+
+
 def test_a_report_shows_a_strangers_names_as_they_are(tmp_path: Path) -> None:
     path = write_bundle(tmp_path / "x.bundle")
     manifest = json.loads((path / "manifest.json").read_text())

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from mxspec import Engine, Grammar, Token
+from mxspec.runtime.cli.settings import Defaults
+from mxspec.runtime.commands.batch_lines import request_of
 from mxspec.runtime.commands.specrun import specrun
 
 HOW = ["k", "drafter", "verifier", "proposal", "lossless"]
@@ -100,12 +102,22 @@ def test_the_prompt_comes_from_an_argument_a_file_or_standard_input(bundle: str,
         assert ids_of(run, bundle, *options, stdin=stdin) == expected
     assert ids_of(run, bundle, "-", *options, stdin="naïve €") == expected
     assert ids_of(run, bundle, "--prompt-file", str(file), *options) == expected
+    joined = ids_of(run, bundle, "naïve\n\n€", *options)
+    assert ids_of(run, bundle, "naïve", *options, stdin="€\n") == joined
+    (tmp_path / "first.txt").write_text("naïve\n", encoding="utf-8")
+    assert ids_of(run, bundle, "--prompt-file", str(tmp_path / "first.txt"), *options, stdin="€") == joined
     reports = [
         json.loads(run(bundle, *prompt, *options, "--json", stdin=stdin).stdout)
         for prompt, stdin in ((["naïve €\n"], None), ([], "naïve €\n\n"))
     ]
     assert [report["prompt_tokens"] for report in reports] == [11, 11]
     assert reports[0]["token_ids"] == reports[1]["token_ids"] != expected
+
+
+def test_a_text_ends_where_the_model_or_the_context_does(bundle: str, engine: Engine) -> None:
+    assert Defaults({}).request(engine, "hello").max_new_tokens == engine.target.capacity
+    assert Defaults({"max_new_tokens": 5}).request(engine, "hello").max_new_tokens == 5
+    assert request_of(engine, {"prompt": [1]}, Defaults({})).max_new_tokens == engine.target.capacity
 
 
 OPTIONS = {

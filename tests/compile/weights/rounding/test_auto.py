@@ -63,7 +63,7 @@ def test_the_default_calibrates_on_what_the_model_writes(pair: Path, tmp_path: P
         "few": {},
     }
     assert f"rounded by gptq on {tokens} tokens that the model wrote, seed 0" in " ".join(
-        speccompile("inspect", tmp_path / "a.bundle").stderr.split()
+        speccompile("inspect", tmp_path / "a.bundle").stdout.split()
     )
     assert [path.name for path in tmp_path.iterdir()] == ["a.bundle"]  # the writer is gone
     compiled(pair, tmp_path / "b.bundle")
