@@ -325,7 +325,7 @@ class Engine:
         ids = self._checked(token_ids, self.bundle.manifest.models[model].context_length)
         if (source is not None) != (self.target.encoder is not None):
             what = "got none, expected what the encoder reads" if source is None else "got one without an encoder"
-            raise GenerationError("source", f"{what}")
+            raise GenerationError("source", what)
         read = [] if source is None else self._checked(source, self.prompt_capacity)
         idle = self._idle_readers.setdefault(model, [])
         try:
@@ -353,7 +353,7 @@ class Engine:
         manifest = self.bundle.manifest
         source, prompt = self._source_and_prompt(request)
         sampling = self._sampling(request)
-        ends = self._checked_stops(request.stop_token_ids)
+        ends = frozenset(check_ids(request.stop_token_ids, manifest.tokenizer.vocab_size, "stop_token_ids"))
         eos = ends | frozenset(manifest.tokenizer.eos_token_ids)
         settings = choose_settings(
             request,
@@ -385,7 +385,9 @@ class Engine:
 
         stream = partial(TextStream, self.tokenizer, prompt, request.stops)
         if request.search is not None:
-            self._check_slots(request)
+            if request.beams > self.target.slots:
+                expected = f"at most {self.target.slots}, the slots of the engine: each beam needs a slot"
+                raise GenerationError("beams", f"got {request.beams}, expected {expected}")
             draft = None if settings.drafter.name == "none" or self._has_other_entries else self.draft
             stops = bool(request.stops)
             forced = len(manifest.tokenizer.decoder_start) - 1 if source and request.decoder_prompt is None else 0
@@ -407,14 +409,6 @@ class Engine:
             return [None] * request.samples
         first = self.trial.compile(request.grammar)
         return [first, *(first.copy() for _ in range(request.samples - 1))]
-
-    def _check_slots(self, request: Request) -> None:
-        if request.beams > self.target.slots:
-            raise GenerationError(
-                "beams",
-                f"got {request.beams}, expected at most {self.target.slots}, the slots of the engine: each beam "
-                "needs a slot",
-            )
 
     def _source_and_prompt(self, request: Request) -> tuple[tuple[int, ...], list[int]]:
         """The source that the encoder reads (empty without an encoder), and the ids that the text continues."""
@@ -444,9 +438,6 @@ class Engine:
             return self.encode_within(text, rendered=True, template=template)
         assert request.prompt is not None
         return self.encode_within(request.prompt) if isinstance(request.prompt, str) else request.prompt
-
-    def _checked_stops(self, tokens: Sequence[int]) -> frozenset[int]:
-        return frozenset(check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size, "stop_token_ids"))
 
     def _checked(self, tokens: Sequence[int], limit: int, field: str = "prompt") -> list[int]:
         ids = check_ids(tokens, self.bundle.manifest.tokenizer.vocab_size, field)

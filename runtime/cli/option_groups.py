@@ -1,4 +1,4 @@
-"""Options that --help shows in groups, in the order in which they are declared."""
+"""Options that --help shows in groups, in the order in which they are declared, and sizes as their values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from mxspec.runtime.cli.command import Command
 
@@ -49,3 +50,21 @@ def names_given() -> set[str]:
     context = click.get_current_context()
     given = [each for each in context.command.params if context.get_parameter_source(each.name or "") in _GIVEN]
     return {each.opts[-1] if isinstance(each, click.Option) else each.human_readable_name for each in given}
+
+
+_SIZES = TypeAdapter(ByteSize)
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes with its unit; an int."""
+
+    name = "size"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        try:
+            size = int(_SIZES.validate_python(value))
+        except ValidationError:
+            size = 0
+        if size < 1:
+            self.fail(f"got {value!r}, expected a number of bytes such as 2GiB or 500MB", parameter, context)
+        return size

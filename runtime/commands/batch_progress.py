@@ -15,7 +15,6 @@ from rich.text import Text
 
 from mxspec.runtime.cli.command import EXIT_BAD_INPUT, print_json
 from mxspec.runtime.cli.interrupts import EXIT_INTERRUPTED
-from mxspec.runtime.cli.plain_console import visible
 from mxspec.runtime.cli.progress import error_console, watched
 
 NAMED = 10  # number of bad lines that the last line names
@@ -90,21 +89,20 @@ class BatchProgress:
 
     def __init__(self, counts: Counts) -> None:
         columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), _Speed(counts), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=error_console(), transient=True, redirect_stdout=False)
+        self._bar = Progress(
+            *columns, console=error_console(), transient=True, redirect_stdout=False, disable=not watched()
+        )
         self._counts = counts
         self._task = self._bar.add_task("", total=counts.lines)
-        self._watched = watched()
 
     def __enter__(self) -> Self:
-        if self._watched:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._watched:
-            self._bar.stop()
+        self._bar.stop()
 
     def add(self, report: Mapping[str, Any], source: Path) -> None:
         """Count an answer that was written, and say so where its line of `source` is bad."""
@@ -115,10 +113,7 @@ class BatchProgress:
 
     def note(self, text: str) -> None:
         """A line of its own, above the bar."""
-        if self._watched:
-            self._bar.console.print(text, highlight=False, soft_wrap=True)
-        else:
-            click.echo(visible(text), err=True)
+        self._bar.console.print(text, highlight=False, soft_wrap=True)
 
 
 def end_job(counts: Counts, *, json_output: bool) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,71 @@ from mxspec.runtime.cli.output import write_file
 from mxspec.runtime.cli.plain_console import PlainConsole, shown
 from mxspec.runtime.cli.report import answer_as_json
 from mxspec.runtime.cli.settings import Defaults
-from mxspec.runtime.columns import Recording, open_columns, write_column
 from mxspec.runtime.commands.answer import DRAFTED_COLOUR, on_terminal
+from mxspec.runtime.engine import Engine
+from mxspec.runtime.events import Event, Token
+from mxspec.runtime.handle import Answer
+from mxspec.runtime.request import Request
 
 FRAMES_A_SECOND = 20
 PICTURE_WIDTH = 132  # characters
 LINES_AROUND = 8  # lines of the terminal around the text of a column
 _WEB_FONT = re.compile(r"@font-face {.*?}\s*", re.DOTALL)  # the picture stands alone; the viewer's own font will do
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedEngine:
+    """The engine that writes a column, and whether it drafts."""
+
+    title: str
+    engine: Engine
+    speculates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """An answer with the time of each of its events, in seconds after it was asked for."""
+
+    column: str
+    events: tuple[tuple[float, Event], ...]
+    answer: Answer
+
+    @property
+    def tokens(self) -> list[tuple[float, Token]]:
+        return [(at, event) for at, event in self.events if isinstance(event, Token)]
+
+    @property
+    def first_token_seconds(self) -> float:
+        return self.tokens[0][0]
+
+
+@contextmanager
+def open_columns(bundle: Path, threads: int | None = None) -> Iterator[list[ComparedEngine]]:
+    """The columns that the bundle allows: without a baseline the packed target alone, with and without speculation.
+
+    Raises BundleError.
+    """
+    with ExitStack() as engines:
+        packed = engines.enter_context(Engine(bundle, slots=1, threads=threads))
+        models = packed.bundle.manifest.models
+        name = models["target"].format
+        columns = [
+            ComparedEngine(name, packed, speculates=False),
+            ComparedEngine(f"{name}, speculating", packed, speculates=True),
+        ]
+        if "baseline" in models:
+            fp16 = engines.enter_context(Engine(bundle, slots=1, model="baseline"))
+            columns.insert(0, ComparedEngine("fp16", fp16, speculates=False))
+        yield columns
+
+
+def write_column(column: ComparedEngine, wanted: Request) -> Recording:
+    """The answer of one column, with its times: all of the prompt is read, whatever another column has read."""
+    own = replace(wanted, cache_key=f"{wanted.cache_key} {column.title}")
+    asked = time.perf_counter()
+    handle = column.engine.submit(own if column.speculates else replace(own, k=0, drafter="none"))
+    events = tuple((time.perf_counter() - asked, event) for event in handle)
+    return Recording(column.title, events, handle.result())
 
 
 def compare(

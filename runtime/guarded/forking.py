@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mxspec.formats.errors import GenerationError
 from mxspec.runtime.guarded.wire import (
     ENDED,
     ERROR,
@@ -26,7 +25,6 @@ from mxspec.runtime.guarded.wire import (
     send_answer,
 )
 
-NICENESS = 5  # what answers others has precedence
 LONGEST = 300  # characters of an error
 
 Answer = Callable[..., str]
@@ -38,6 +36,7 @@ class Bounds:
 
     memory_bytes: int
     stack_bytes: int
+    niceness: int = 5  # what answers others has precedence
 
 
 def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
@@ -56,7 +55,7 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # 0 is no limit
         answer = _prepared(prepare, arguments)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        os.nice(NICENESS)
+        os.nice(bounds.niceness)
         _limit(resource.RLIMIT_STACK, bounds.stack_bytes)
         _Forking(control, answer, bounds).run()
 
@@ -166,7 +165,7 @@ def _answered(answer: Answer, arguments: list[Any], bounds: Bounds) -> str:
     except MemoryError:
         return ERROR + f"more than {bounds.memory_bytes >> 20} MB of memory"
     except Exception as error:  # what is untrusted can make Python raise anything
-        message = error.problem if isinstance(error, GenerationError) else str(error)  # the owner knows the field
+        message = getattr(error, "problem", str(error))  # a GenerationError's owner knows the field
         line = " ".join(message.split()) or type(error).__name__
         return ERROR + (line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}...")
 

@@ -10,7 +10,7 @@ Encoding the answer's text again gives other ids in two of three sampled answers
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
@@ -23,21 +23,14 @@ from mxspec.runtime.text.tokenizer import encode_rendered
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedPrompt:
-    """A rendered chat up to where the answer begins, and the ids that stand for it."""
+class Turn:
+    """A rendered chat up to where the answer begins, the ids that stand for it, and the answer to it."""
 
     messages: list[Message]
     text: str
     ids: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A prompt, and the answer that was given to it."""
-
-    prompt: RenderedPrompt
-    answer: str
-    answer_ids: list[int]
+    answer: str = ""
+    answer_ids: list[int] = field(default_factory=list)
 
 
 class Conversation:
@@ -60,8 +53,8 @@ class Conversation:
         self._ends = frozenset(eos_token_ids or special)
         self._system: str | None = None
         self._messages: list[Message] = []
-        self._last: Exchange | None = None
-        self._asked: RenderedPrompt | None = None
+        self._last: Turn | None = None  # which was answered
+        self._asked: Turn | None = None
         self._began = datetime.now()  # in every turn: a later date would change the first one
         self.set_system(system)
 
@@ -74,7 +67,7 @@ class Conversation:
         """Ids of the whole chat with this as its next message; raises GenerationError where the template refuses it."""
         messages = [*self._messages, {"role": "user", "content": text}]
         rendered = self._template.render([*self._instructions(), *messages], now=self._began)
-        self._asked = RenderedPrompt(messages, rendered, self._continued(rendered) or self._encode(rendered))
+        self._asked = Turn(messages, rendered, self._continued(rendered) or self._encode(rendered))
         return list(self._asked.ids)
 
     def add_answer(self, ids: Sequence[int], text: str) -> None:
@@ -84,7 +77,7 @@ class Conversation:
         if kept and kept[-1] in self._ends:  # where it is no special token, its text was shown
             text = text.removesuffix(self._spelling(kept[-1]))
         self._messages = [*self._asked.messages, {"role": "assistant", "content": text}]
-        self._last, self._asked = Exchange(self._asked, text, kept), None
+        self._last, self._asked = replace(self._asked, answer=text, answer_ids=kept), None
 
     def reset(self) -> None:
         """Forget all turns; what the system says stays."""
@@ -103,7 +96,7 @@ class Conversation:
     def as_dict(self) -> dict[str, Any]:
         """The messages, and the ids of all turns as the model has read and written them."""
         last = self._last
-        ids = [*last.prompt.ids, *last.answer_ids] if last else []
+        ids = [*last.ids, *last.answer_ids] if last else []
         return {"messages": [dict(message) for message in self.messages], "token_ids": ids}
 
     def _instructions(self) -> list[Message]:
@@ -116,9 +109,9 @@ class Conversation:
         leave out white space around an answer: the ids say what the model wrote.
         """
         last = self._last
-        if last is None or not rendered.startswith(last.prompt.text):
+        if last is None or not rendered.startswith(last.text):
             return None
-        rest = _after_answer(rendered[len(last.prompt.text) :], last.answer)
+        rest = _after_answer(rendered[len(last.text) :], last.answer)
         if rest is None:
             return None
         ids = list(last.answer_ids)
@@ -129,15 +122,15 @@ class Conversation:
         kept, unread = shown
         if end is not None and not unread and rest.lstrip().startswith(self._spelling(end)):
             rest = rest.lstrip().removeprefix(self._spelling(end))
-            return [*last.prompt.ids, *kept, end, *self._encode_after(self._spelling(end), rest)]
-        return [*last.prompt.ids, *kept, *self._encode_after("\n", unread + rest)]
+            return [*last.ids, *kept, end, *self._encode_after(self._spelling(end), rest)]
+        return [*last.ids, *kept, *self._encode_after("\n", unread + rest)]
 
-    def _shown_ids(self, last: Exchange, ids: list[int]) -> tuple[list[int], str] | None:
+    def _shown_ids(self, last: Turn, ids: list[int]) -> tuple[list[int], str] | None:
         """The ids whose text was shown, and the shown part of the next id; None where the answer is not their text.
 
         The text ends before the ids do where a stop string ended it.
         """
-        stream = detokenizer(self._tokenizer, last.prompt.ids)
+        stream = detokenizer(self._tokenizer, last.ids)
         pieces = [stream.push(token) for token in ids]
         text = "".join(pieces) + stream.finish()
         if text.strip() == last.answer.strip():

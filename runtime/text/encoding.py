@@ -1,4 +1,4 @@
-"""Tokenizers with expressions of their own: their texts are encoded by processes with limits (encoding_child.py)."""
+"""Tokenizers with expressions of their own: their texts are encoded by processes with limits, which run this file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tokenizers import Tokenizer
 
 from mxspec.formats.errors import GenerationError, UnavailableError
 from mxspec.runtime.guarded.fork_server import ForkServer, ProcessEndedError, RefusedError
-from mxspec.runtime.text.untrusted_tokenizer import own_expressions
+from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each
+from mxspec.runtime.text.untrusted_tokenizer import guarded, own_expressions
 
 LOAD_SECONDS = 10.0  # of processor time; a tokenizer of 256,000 tokens takes one
 SECONDS, CHARACTER_SECONDS = 0.5, 1e-5  # for any text, and for each character, of which 0.3 to 1 microseconds are usual
+BOUNDS = Bounds(memory_bytes=512 << 20, stack_bytes=8 << 20)
 PARTS = ("normalizer", "pre_tokenizer")
 
 
@@ -26,7 +28,7 @@ def encoder_of(tokenizer: Tokenizer) -> ForkServer | None:
 
 
 def _encoder(tokenizer_json: str) -> ForkServer:
-    return ForkServer("mxspec.runtime.text.encoding_child", tokenizer_json, start_seconds=LOAD_SECONDS)
+    return ForkServer("mxspec.runtime.text.encoding", tokenizer_json, start_seconds=LOAD_SECONDS)
 
 
 def encode_apart(encoder: ForkServer, text: str, *, special: bool) -> list[int]:
@@ -59,3 +61,21 @@ def check_expressions(found: Any, tokenizer_json: str, probe: str) -> None:
         raise ValueError(str(error)) from None
     finally:
         encoder.close()
+
+
+def prepare(tokenizer_json: str) -> Answer:
+    """A function that encodes a text: token ids with spaces between them."""
+    with guarded("it cannot be read"):
+        tokenizer = Tokenizer.from_str(tokenizer_json)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+
+    def answer(text: str, special: bool) -> str:
+        with guarded("it fails"):
+            return " ".join(map(str, tokenizer.encode(text, add_special_tokens=special).ids))
+
+    return answer
+
+
+if __name__ == "__main__":
+    fork_for_each(prepare, BOUNDS)

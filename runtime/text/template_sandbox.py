@@ -22,7 +22,7 @@ from jinja2.utils import Namespace
 
 from mxspec.runtime.guarded.forking import Answer, Bounds, fork_for_each, limit_memory
 
-BOUNDS = Bounds(memory_bytes=400 << 20, stack_bytes=8 << 20)
+BOUNDS = Bounds(memory_bytes=400 << 20, stack_bytes=8 << 20, niceness=0)  # each chat waits for its text
 LONGEST_TEXT = 1 << 24  # characters; a context of a million tokens has about a quarter
 
 

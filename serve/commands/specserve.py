@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.cli.bytes import Bytes
-from mxspec.runtime.cli.option_groups import GroupedCommand, option
+from mxspec.runtime.cli.option_groups import Bytes, GroupedCommand, option
 from mxspec.serve.http.limits import MIB, Limits
 
 if TYPE_CHECKING:

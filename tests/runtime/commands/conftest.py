@@ -29,6 +29,18 @@ COMMAND = [sys.executable, "-m", "mxspec.runtime.start"]
 PATIENCE = 30.0  # seconds; a loaded machine is slow
 
 
+def slow(seconds: float) -> str:
+    """The command as code, each call of its models slower by so much."""
+    return f"""
+import time
+from mxspec.runtime.models import session
+run = session.Session.run
+session.Session.run = lambda *arguments: time.sleep({seconds}) or run(*arguments)
+from mxspec.runtime.start import main
+main()
+"""
+
+
 class Terminal:
     """A process whose three standard streams are a terminal; `code` may stand in for the command."""
 

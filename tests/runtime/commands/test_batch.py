@@ -15,19 +15,11 @@ from typing import Any
 
 from mxspec import Engine
 
+from .conftest import slow
+
 SETTINGS = ["--max-new-tokens", "20"]
 LINES = 240  # of a job that is to be at work yet when another process has begun on a loaded machine
-SLOW = """
-import sys, time
-from mxspec.runtime.models import session
-run = session.Session.run
-def slow(self, *arguments):
-    time.sleep(0.01)
-    return run(self, *arguments)
-session.Session.run = slow
-from mxspec.runtime.start import main
-main()
-"""
+SLOW = slow(0.01)
 
 
 def write_lines(path: Path, entries: Sequence[Any]) -> Path:

@@ -12,6 +12,8 @@ import pytest
 
 from mxspec import Engine
 
+from .conftest import slow
+
 ENDED = "ended by "
 END_OF_INPUT, INTERRUPT = "\x04", "\x03"
 
@@ -99,21 +101,8 @@ def test_commands(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
     assert "Traceback" not in chat.shown
 
 
-SLOW = """
-import sys, time
-from mxspec.runtime.models import session
-run = session.Session.run
-def slow(self, *arguments):
-    time.sleep(0.05)
-    return run(self, *arguments)
-session.Session.run = slow
-from mxspec.runtime.start import main
-main()
-"""
-
-
 def test_ctrl_c_ends_the_answer_and_keeps_the_text_so_far(chat_bundle: str, terminal: Any, tmp_path: Path) -> None:
-    chat = terminal("--chat", chat_bundle, "--k", "0", "--max-new-tokens", "40", code=SLOW)
+    chat = terminal("--chat", chat_bundle, "--k", "0", "--max-new-tokens", "40", code=slow(0.05))
     chat.read_until("> ")
     chat.type("hi\n")
     chat.read_until("\n")

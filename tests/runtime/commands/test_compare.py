@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from mxspec.formats.errors import BundleError
 from mxspec.runtime.cli.plain_console import shown
 from mxspec.runtime.cli.settings import Defaults
-from mxspec.runtime.columns import open_columns
 from mxspec.runtime.commands import compare
 from mxspec.runtime.commands.specrun import specrun
 from mxspec.runtime.engine import Engine
@@ -82,7 +81,7 @@ def test_without_a_baseline_there_are_two_columns(tiny_bundles: dict[str, Path])
 
 
 def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
-    with open_columns(bundle) as columns:
+    with compare.open_columns(bundle) as columns:
         recording = compare.write_column(
             columns[-1], Defaults({"temperature": 0}).request(columns[-1].engine, "a text")
         )

@@ -22,6 +22,7 @@ from mxspec.runtime.grammars.grammar import Grammar
 from mxspec.runtime.sampling.randomness import Draws
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import Shaper, prepare
+from mxspec.runtime.text.detokenize import BYTE_OF_LETTER
 from mxspec.runtime.verifiers.verify import Scored, verify_mrs
 
 EOS = 0
@@ -75,16 +76,8 @@ def written(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
         if tokenizer.decoder is not None and "Strip" in repr(tokenizer.decoder):
             out += bytes([int(name[3:5], 16)]) if name.startswith("<0x") else name.replace("▁", " ").encode()
         else:
-            letters = {letter: byte for byte, letter in byte_letters().items()}
-            out += bytes(letters[letter] for letter in name)
+            out += bytes(map(BYTE_OF_LETTER.__getitem__, name))
     return out
-
-
-def byte_letters() -> dict[int, str]:
-    """GPT-2's letter for each byte: itself where it can be seen, else the next from 256 on."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
 
 
 TOKENIZERS = {"byte-level": byte_level(), "byte-fallback": byte_fallback()}

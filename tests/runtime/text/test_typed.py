@@ -15,7 +15,7 @@ from mxspec.runtime.text.conversation import Conversation
 from mxspec.runtime.text.tokenizer import encode_prompt, encode_rendered
 
 from .chat_templates import SPECIAL, TEMPLATES, bundle_of
-from .test_conversation import MARKS, TOKENIZERS
+from .test_conversation import MARKS, TOKENIZERS, template_of
 
 LETTERS = [*map(chr, range(32, 127)), "\n", "▁"]
 
@@ -55,10 +55,6 @@ CHATS = [name for name in TEMPLATES if name != "everything"]
 @pytest.fixture(scope="module", params=ALL)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return ALL[request.param]()
-
-
-def template_of(folder: Path, name: str) -> ChatTemplate:
-    return ChatTemplate.required(bundle_of(folder, SPECIAL, TEMPLATES[name]))
 
 
 def controls(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
