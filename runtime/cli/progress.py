@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -27,14 +27,21 @@ def shown_while_waiting(handle: Handle, max_new_tokens: int) -> Iterator[None]:
     if not watched():
         yield
         return
-    over = threading.Event()
-    thread = threading.Thread(target=_show, args=(over, lambda: _line(handle, max_new_tokens)), daemon=True)
-    thread.start()
+    live = Live(
+        get_renderable=lambda: _line(handle, max_new_tokens),
+        console=error_console(),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    timer = threading.Timer(PATIENCE, live.start)
+    timer.start()
     try:
         yield
     finally:
-        over.set()
-        thread.join()
+        timer.cancel()
+        timer.join()
+        live.stop()
 
 
 def watched() -> bool:
@@ -45,14 +52,6 @@ def watched() -> bool:
 def error_console() -> Console:
     """A console on standard error."""
     return PlainConsole(stderr=True)
-
-
-def _show(over: threading.Event, line: Callable[[], RenderableType]) -> None:
-    """Redraw a line until `over` is set, then erase it."""
-    if not over.wait(PATIENCE):
-        console = error_console()
-        with Live(get_renderable=line, console=console, transient=True, redirect_stdout=False, redirect_stderr=False):
-            over.wait()
 
 
 def _line(handle: Handle, max_new_tokens: int) -> RenderableType:

@@ -90,7 +90,11 @@ class BatchOutput:
             for number, data in enumerate(lines, 1):
                 if data.endswith(b"\n"):
                     end += len(data)
-                    yield self._parsed(data, number)
+                    try:
+                        answered = Answered.parse(data)
+                    except ValueError:
+                        raise self._foreign(number) from None
+                    yield answered
                 elif not (data.startswith(_BEGINNING) or _BEGINNING.startswith(data)):
                     raise self._foreign(number)
         self._file.truncate(end)
@@ -104,12 +108,6 @@ class BatchOutput:
                 data = data[self._file.write(data) :]
         except OSError as error:
             raise self._error(error) from None
-
-    def _parsed(self, data: bytes, number: int) -> Answered:
-        try:
-            return Answered.parse(data)
-        except ValueError:
-            raise self._foreign(number) from None
 
     def _foreign(self, number: int) -> MxspecError:
         return MxspecError(f"{self._name}: line {number} was not written by a batch job; give another file")

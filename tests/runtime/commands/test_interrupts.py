@@ -38,30 +38,23 @@ def interrupted_import(name: str, *argv: str, module: str = "mxspec.runtime.star
     return INTERRUPTED_IMPORT.format(name=name, argv=list(argv), module=module, entry=entry)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["click", "numpy", "mxspec.runtime.cli.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"],
-)
-def test_ctrl_c_during_the_first_imports(bundle: str, name: str) -> None:
-    code = interrupted_import(name, "specrun", bundle, "hello")
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
+OTHERS = [
+    (["speccompile", "list"], "mxspec.compile.start", "main", "click"),
+    (["speccompile", "list"], "mxspec.compile.start", "main", "pydantic"),
+    (["speccompile", "no/where", "-o", "x"], "mxspec.compile.start", "main", "torch"),
+    (["speccheck", "accuracy", "x", "--text", "y"], "mxspec.evaluate.start", "speccheck", "numpy"),
+    (["specbench", "model", "none"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
+    (["specserve", "no.bundle"], "mxspec.serve.start", "specserve", "starlette"),
+]
+MODULES = ["click", "numpy", "mxspec.runtime.cli.command", "rich", "onnxruntime", "tokenizers", "mxspec.runtime.engine"]
+SPECRUN = [(["specrun", "BUNDLE", "hello"], "mxspec.runtime.start", "main", name) for name in MODULES]
 
 
-@pytest.mark.parametrize(
-    ("argv", "module", "entry", "name"),
-    [
-        (["speccompile", "list"], "mxspec.compile.start", "main", "click"),
-        (["speccompile", "list"], "mxspec.compile.start", "main", "pydantic"),
-        (["speccompile", "no/where", "-o", "x"], "mxspec.compile.start", "main", "torch"),
-        (["speccheck", "accuracy", "x", "--text", "y"], "mxspec.evaluate.start", "speccheck", "numpy"),
-        (["specbench", "model", "none"], "mxspec.evaluate.start", "specbench", "onnxruntime"),
-        (["specserve", "no.bundle"], "mxspec.serve.start", "specserve", "starlette"),
-    ],
-)
-def test_ctrl_c_during_the_first_imports_of_other_commands(
-    argv: list[str], module: str, entry: str, name: str, tmp_path: Path
+@pytest.mark.parametrize(("argv", "module", "entry", "name"), [*SPECRUN, *OTHERS])
+def test_ctrl_c_during_the_first_imports(
+    bundle: str, argv: list[str], module: str, entry: str, name: str, tmp_path: Path
 ) -> None:
+    argv = [bundle if word == "BUNDLE" else word for word in argv]
     code = interrupted_import(name, *argv, module=module, entry=entry)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (130, "", "error: interrupted\n")
