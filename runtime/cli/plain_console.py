@@ -49,14 +49,14 @@ class PlainConsole(Console):
             super().print(*others, **options)
 
     def _uncut(self, table: Table) -> list[Segment]:
-        numbers = [column for column in table.columns if column.justify == "right"]
+        numbers = [column for column in table.columns if column.justify == "right" and column.width is None]
         for column in numbers:
-            column.no_wrap = column.no_wrap or column.width is None
-        texts = [str(cell) for column in numbers for cell in column.cells]
+            column.no_wrap = True
+        words = [word for column in numbers for cell in column.cells for word in visible(str(cell)).split()]
         options = self.options
         while True:
             segments = list(self.render(table, options))
             drawn = "".join(segment.text for segment in segments)
-            if all(text in drawn for text in texts) or options.max_width > WIDEST:
+            if all(word in drawn for word in words) or options.max_width > WIDEST:
                 return segments
             options = options.update(width=options.max_width + 8)
