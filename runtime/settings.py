@@ -184,8 +184,7 @@ class RequestSettings(SamplingParameters[None]):
         None,
         low=0,
         group=OUTPUT,
-        help="Log-probability of each token, and of the N likeliest tokens in its place; in the text of one answer it "
-        "is not shown.",
+        help="With --json or --prompts: log-probability of each token, and of the N likeliest tokens in its place.",
     )
     logprobs_of: Literal["raw", "shaped"] = _setting(
         "choice",

@@ -10,7 +10,7 @@ import click
 from mxspec.formats.sampling import PARAMETERS, Parameter
 from mxspec.runtime.cli.option_groups import option
 from mxspec.runtime.cli.settings import parse_bias, parse_early_stopping, parse_k
-from mxspec.runtime.settings import BEAMS, CHAT, GRAMMAR, LENGTH, OUTPUT, SAMPLING, SETTINGS, SPEED, Kind
+from mxspec.runtime.settings import BEAMS, CHAT, GRAMMAR, LENGTH, SAMPLING, SETTINGS, SPEED, Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,7 +58,6 @@ OPTIONS = (
     option(GRAMMAR, "--regex", metavar="PATTERN", help="Write text that matches this regular expression."),
     option(GRAMMAR, "--lark", metavar="FILE", help="Write text that this Lark grammar accepts."),
     *_of(SPEED),
-    *_of(OUTPUT),
 )
 
 

@@ -12,7 +12,7 @@ import click
 from mxspec.formats.errors import GenerationError
 from mxspec.runtime.cli.option_groups import GroupedCommand, names_given, option
 from mxspec.runtime.cli.output import check_path
-from mxspec.runtime.cli.request_options import request_options
+from mxspec.runtime.cli.request_options import request_options, setting_option
 from mxspec.runtime.cli.settings import Defaults, request_settings
 from mxspec.runtime.commands.answer import answer_once
 from mxspec.runtime.commands.prompt import read_prompt
@@ -75,6 +75,8 @@ def refuse_without_effect(given: Set[str]) -> None:
 @option(SPEED, "--slots", type=int, help="Number of texts to write at the same time.  [default: 8]")
 @option(SPEED, "--threads", type=int, help="Number of threads.  [default: all cores]")
 @option(OUTPUT, "--json", "json_output", is_flag=True, help="Print one JSON object instead of the text.")
+@setting_option("logprobs")
+@setting_option("logprobs_of")
 @option(
     OUTPUT, "--trace", type=FILE, metavar="FILE", help="Write a trace of all rounds: FILE.jsonl, or a page FILE.html."
 )
