@@ -79,7 +79,7 @@ def _fit_draft(draft: Model, target: Model) -> None:
         fit_head(opened, target.checkpoint)
     elif isinstance(config, MtpConfig):
         fit_mtp(opened, target.checkpoint)
-    target.hidden_state_outputs = tuple(opened.config.taps or ())
+    target.hidden_state_outputs = tuple(opened.config.hidden_state_outputs or ())
 
 
 def check_models_early(models: Models, stages: Stages) -> None:

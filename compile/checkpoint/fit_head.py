@@ -11,7 +11,7 @@ from mxspec.compile.checkpoint.settings.architecture import decoder_layers
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.checkpoint.tensors.tensor import FileTensor, Tensor
 from mxspec.compile.checkpoint.ties import same_values
-from mxspec.compile.heads.eagle3 import LAYERS, OFFSETS, Eagle3Config, default_taps
+from mxspec.compile.heads.eagle3 import LAYERS, OFFSETS, Eagle3Config, default_places
 from mxspec.compile.heads.mtp import MtpConfig
 from mxspec.formats.errors import CheckpointError, PairError
 
@@ -36,13 +36,13 @@ def fit_head(head: Checkpoint, target: Checkpoint) -> None:
                 f"{head.folder}: {key}: got {got}, but the target's is {expected}: the head belongs to another target"
             )
     layers = decoder_layers(of_target)
-    taps = config.taps or default_taps(layers)
-    if not 0 <= min(taps) <= max(taps) < layers:
+    places = config.hidden_state_outputs or default_places(layers)
+    if not 0 <= min(places) <= max(places) < layers:
         raise PairError(
-            f"{head.folder}: {LAYERS}: the head reads states that enter layers {', '.join(map(str, taps))}, but the "
+            f"{head.folder}: {LAYERS}: the head reads states that enter layers {', '.join(map(str, places))}, but the "
             f"target has layers 0 to {layers - 1}: the head belongs to another target"
         )
-    config.taps = taps
+    config.hidden_state_outputs = places
     take_table(head, target, EMBEDDING, target.named.get_input_embeddings())
     if config.draft_vocab_size == config.vocab_size:
         take_table(head, target, LM_HEAD, target.named.get_output_embeddings())

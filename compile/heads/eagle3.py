@@ -34,7 +34,7 @@ from mxspec.formats.validation import shorten
 MODEL_TYPE = "mxspec_eagle3"
 LAYERS = "eagle_aux_hidden_state_layer_ids"  # the key of the layers in both forms
 FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-DEFAULT_TAPS = 3
+DEFAULT_PLACES = 3
 _PLAIN, SPECULATORS = "LlamaForCausalLMEagle3", "Eagle3Speculator"
 _NAMES = {_PLAIN, "Eagle3LlamaForCausalLM", SPECULATORS, "Eagle3DraftModel"}
 _OTHER_DRAFTS = ("eagle", "medusa", "speculator", "dflash", "hydra")  # in the names of other trained drafts
@@ -47,17 +47,18 @@ Stored = TypeVar("Stored")  # a tensor of a checkpoint
 class Eagle3Config(HeadConfig, LlamaConfig):  # type: ignore[misc]
     """A head: its one layer, by Llama's settings, and what it reads.
 
-    It proposes `draft_vocab_size` tokens and reads `vocab_size`. `taps` are the layers of the target whose inputs it
-    reads, `tap_count` of them, or None for the default; each has `target_hidden_size` values. `norm_before_fc` norms
-    them together and `fc_norm` each by itself; `norm_before_residual` takes the normed state as the layer's residual;
-    `norm_output` goes on with the normed result. With `qk_norm` queries and keys are normed as in Qwen3.
+    It proposes `draft_vocab_size` tokens and reads `vocab_size`. `hidden_state_outputs` are the layers of the target
+    whose inputs it reads, `hidden_state_count` of them, or None for the default; each has `target_hidden_size` values.
+    `norm_before_fc` norms them together and `fc_norm` each by itself; `norm_before_residual` takes the normed state as
+    the layer's residual; `norm_output` goes on with the normed result. With `qk_norm` queries and keys are normed as in
+    Qwen3.
     """
 
     model_type = MODEL_TYPE
     draft_vocab_size: int = 32000
     target_hidden_size: int = 4096
-    taps: list[int] | None = None
-    tap_count: int = DEFAULT_TAPS
+    hidden_state_outputs: list[int] | None = None
+    hidden_state_count: int = DEFAULT_PLACES
     qk_norm: bool = False
     norm_before_residual: bool = False
     norm_before_fc: bool = False
@@ -102,7 +103,7 @@ def head_settings(settings: dict[str, Any], where: str) -> dict[str, Any] | None
     kinds = layer.get("layer_types")
     if isinstance(kinds, list) and kinds not in ([], ["full_attention"]):
         raise UnsupportedModelError(f"{where}: layer_types: got {shorten(kinds)}, expected ['full_attention']")
-    taps = _taps(ids, leave=leave, where=where)
+    places = _places(ids, leave=leave, where=where)
     layer = {"quantization_config": settings.get("quantization_config"), **layer}
     kept = {key: value for key, value in layer.items() if key not in ("eagle_config", "speculators_config", LAYERS)}
     vocab_size, hidden_size = layer.get("vocab_size"), layer.get("hidden_size")
@@ -114,14 +115,14 @@ def head_settings(settings: dict[str, Any], where: str) -> dict[str, Any] | None
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
         "qk_norm": layer.get("model_type") == "qwen3",
-        "taps": taps,
-        "tap_count": DEFAULT_TAPS if taps is None else len(taps),
+        "hidden_state_outputs": places,
+        "hidden_state_count": DEFAULT_PLACES if places is None else len(places),
         "draft_vocab_size": _size(settings, "draft_vocab_size", vocab_size, where),
         "target_hidden_size": _size(settings, "target_hidden_size", hidden_size, where),
     }
 
 
-def default_taps(layers: int) -> list[int]:
+def default_places(layers: int) -> list[int]:
     """The layers whose inputs a head reads that names none, of a target of so many: a low, a middle and a high one."""
     return [2, layers // 2, layers - 3]
 
@@ -152,7 +153,7 @@ def _of_speculators(settings: dict[str, Any], where: str) -> tuple[dict[str, Any
     return layer, settings.get(LAYERS), False
 
 
-def _taps(ids: Any, *, leave: bool, where: str) -> list[int] | None:
+def _places(ids: Any, *, leave: bool, where: str) -> list[int] | None:
     """The layers that the states enter, None for the default ones."""
     if ids is None:
         return None
@@ -217,11 +218,11 @@ class Eagle3Head(StatesHead, LlamaPreTrainedModel):  # type: ignore[misc]
         width, size = config.hidden_size, config.target_hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
         if config.norm_before_fc:
-            self.input_norm = LlamaRMSNorm(config.tap_count * size, eps=config.rms_norm_eps)
+            self.input_norm = LlamaRMSNorm(config.hidden_state_count * size, eps=config.rms_norm_eps)
         if config.fc_norm:
-            norms = (LlamaRMSNorm(size, eps=config.rms_norm_eps) for _ in range(config.tap_count))
+            norms = (LlamaRMSNorm(size, eps=config.rms_norm_eps) for _ in range(config.hidden_state_count))
             self.fc_norm = nn.ModuleList(norms)
-        self.fc = nn.Linear(config.tap_count * size, width, bias=False)
+        self.fc = nn.Linear(config.hidden_state_count * size, width, bias=False)
         self.layers = nn.ModuleList([HeadLayer(config)])
         self.norm = LlamaRMSNorm(width, eps=config.rms_norm_eps)
         self.rotary_emb = LlamaRotaryEmbedding(config=config)

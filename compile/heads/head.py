@@ -17,13 +17,13 @@ from torch import Tensor, nn
 class HeadConfig:
     """Mixed into the configuration of such a draft, beside the settings of its one layer.
 
-    `taps` are the places in the target whose states it reads (trace/decoder.py), `tap_count` of them; None until the
-    target is known. `hidden_size` is the width of its own states.
+    `hidden_state_outputs` are the places in the target whose states it reads (trace/decoder.py), `hidden_state_count`
+    of them; None until the target is known. `hidden_size` is the width of its own states.
     """
 
     hidden_size: int
-    taps: list[int] | None
-    tap_count: int
+    hidden_state_outputs: list[int] | None
+    hidden_state_count: int
 
     @property
     def states_width(self) -> int:
@@ -33,7 +33,7 @@ class HeadConfig:
     @property
     def states_size(self) -> int:
         """Values of a token's states at all places."""
-        return self.tap_count * self.states_width
+        return self.hidden_state_count * self.states_width
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ class MtpConfig(HeadConfig):
     prefix: ClassVar[str]
     parts: ClassVar[Mapping[str, str]]
     vocab_size: int
-    tap_count = 1
+    hidden_state_count = 1
 
     @property
     def states_width(self) -> int:
@@ -111,7 +111,7 @@ class MimoMtpConfig(MtpConfig, Qwen2Config):  # type: ignore[misc]
         "input_proj": "layers.0.projection",
         "final_layernorm": "norm",
     }
-    taps: list[int] | None = None
+    hidden_state_outputs: list[int] | None = None
 
 
 @strict
@@ -129,7 +129,7 @@ class Glm4MoeMtpConfig(MtpConfig, Glm4MoeConfig):  # type: ignore[misc]
         "shared_head.norm": "norm",
         "shared_head.head": "lm_head",
     }
-    taps: list[int] | None = None
+    hidden_state_outputs: list[int] | None = None
 
 
 _KINDS: dict[str, type[MtpConfig]] = {"mimo": MimoMtpConfig, "glm4_moe": Glm4MoeMtpConfig}
@@ -160,7 +160,7 @@ def mtp_settings(settings: dict[str, Any], where: str) -> dict[str, Any]:
         "num_hidden_layers": 1,
         "first_k_dense_replace": 0,
         "tie_word_embeddings": False,
-        "taps": [settings["num_hidden_layers"] + config.after_norm],
+        "hidden_state_outputs": [settings["num_hidden_layers"] + config.after_norm],
     }
 
 

@@ -123,7 +123,7 @@ def _finish(
 def _states(config: PreTrainedConfig, hidden_state_outputs: Sequence[int]) -> StatesEntry | None:
     """The hidden states that the graph gives or reads."""
     if isinstance(config, HeadConfig):
-        layers = config.taps or range(config.tap_count)
+        layers = config.hidden_state_outputs or range(config.hidden_state_count)
         return StatesEntry(layers=tuple(layers), width=config.states_width, own=config.hidden_size)
     return StatesEntry(layers=tuple(hidden_state_outputs), width=config.hidden_size) if hidden_state_outputs else None
 

@@ -25,7 +25,7 @@ from mxspec.compile.checkpoint.settings.architecture import (
 from mxspec.compile.checkpoint.settings.config import make_config
 from mxspec.compile.checkpoint.tensors.derived import Ids
 from mxspec.compile.checkpoint.tensors.tensor import read_whole
-from mxspec.compile.heads.eagle3 import FLAGS, LAYERS, SPECULATORS, Eagle3Config, Eagle3Head, default_taps
+from mxspec.compile.heads.eagle3 import FLAGS, LAYERS, SPECULATORS, Eagle3Config, Eagle3Head, default_places
 from mxspec.formats.arrays import as_bits
 from mxspec.formats.errors import BundleError, PairError
 from mxspec.formats.tiles import quantize
@@ -120,9 +120,9 @@ def new_settings(target: Checkpoint, rows: int) -> dict[str, Any]:
         "attention_bias": False,
         "tie_word_embeddings": False,
     }
-    taps = sorted({min(max(tap, 0), layers - 1) for tap in default_taps(layers)})
+    places = sorted({min(max(place, 0), layers - 1) for place in default_places(layers)})
     flags = dict.fromkeys(FLAGS, False) | {"fc_norm": True, "norm_before_residual": True}
-    return _settings(layer, flags, taps, rows, target)
+    return _settings(layer, flags, places, rows, target)
 
 
 def settings_of(head: Eagle3Config, target: Checkpoint) -> dict[str, Any]:
@@ -130,11 +130,11 @@ def settings_of(head: Eagle3Config, target: Checkpoint) -> dict[str, Any]:
     layer = {key: getattr(head, key) for key in new_settings(target, 1)["transformer_layer_config"]}
     layer["model_type"] = "qwen3" if head.qk_norm else "llama"
     flags = {name: getattr(head, name) for name in FLAGS}
-    return _settings(layer, flags, head.taps or [], head.draft_vocab_size, target)
+    return _settings(layer, flags, head.hidden_state_outputs or [], head.draft_vocab_size, target)
 
 
 def _settings(
-    layer: dict[str, Any], flags: dict[str, bool], taps: list[int], rows: int, target: Checkpoint
+    layer: dict[str, Any], flags: dict[str, bool], places: list[int], rows: int, target: Checkpoint
 ) -> dict[str, Any]:
     return {
         "architectures": [SPECULATORS],
@@ -142,7 +142,7 @@ def _settings(
         "draft_vocab_size": rows,
         "target_hidden_size": target.config.hidden_size,
         **flags,
-        LAYERS: taps,
+        LAYERS: places,
         "transformer_layer_config": layer,
         "speculators_config": {
             "algorithm": "eagle3",

@@ -26,7 +26,7 @@ def save_head(
     rows: int = ROWS,
     own_embedding: bool = False,
     bias: bool = False,
-    taps: int = 3,
+    states: int = 3,
     layer_type: str = "llama",
     **settings: Any,
 ) -> Path:
@@ -58,7 +58,7 @@ def save_head(
         config = layer | top | {"architectures": ["LlamaForCausalLMEagle3"]}
     if ids is not None:
         config |= {"eagle_config": {IDS: ids}} if form == "nested" else {IDS: ids}
-    tensors = _tensors(config, layer, rows=rows, taps=taps, target_width=target_width, own_embedding=own_embedding)
+    tensors = _tensors(config, layer, rows=rows, states=states, target_width=target_width, own_embedding=own_embedding)
     folder.mkdir(parents=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(config))
@@ -66,7 +66,7 @@ def save_head(
 
 
 def _tensors(
-    config: dict[str, Any], layer: dict[str, Any], *, rows: int, taps: int, target_width: int, own_embedding: bool
+    config: dict[str, Any], layer: dict[str, Any], *, rows: int, states: int, target_width: int, own_embedding: bool
 ) -> dict[str, Tensor]:
     """Random ones, by the names of the form that the config is in."""
     generator, width = torch.Generator().manual_seed(11), layer["hidden_size"]
@@ -75,12 +75,12 @@ def _tensors(
         values = torch.randn(shape, generator=generator)
         return (values * 1.5 * shape[-1] ** -0.5 if len(shape) > 1 else 1 + 0.2 * values).half()
 
-    tensors = {"fc.weight": random(width, taps * target_width), "norm.weight": random(width)}
+    tensors = {"fc.weight": random(width, states * target_width), "norm.weight": random(width)}
     tensors["lm_head.weight"] = random(rows, width)
     if config.get("norm_before_fc"):
-        tensors["input_norm.weight"] = random(taps * target_width)
+        tensors["input_norm.weight"] = random(states * target_width)
     if config.get("fc_norm"):
-        tensors |= {f"fc_norm.{i}.weight": random(target_width) for i in range(taps)}
+        tensors |= {f"fc_norm.{i}.weight": random(target_width) for i in range(states)}
     if own_embedding:
         tensors["embed_tokens.weight"] = random(TARGET_LOGITS, width)
     if rows < TARGET_LOGITS:

@@ -36,7 +36,7 @@ CASES: dict[str, dict[str, Any]] = {
     "another width": {"form": "plain", "width": 32, "target_width": 64, "own_embedding": True},
     "all tokens": {"form": "plain", "rows": TARGET_LOGITS},
     "speculators": {"form": "speculators", "norm_before_residual": True},
-    "norm before fc": {"form": "speculators", "ids": [0, 7], "taps": 2, "norm_before_fc": True},
+    "norm before fc": {"form": "speculators", "ids": [0, 7], "states": 2, "norm_before_fc": True},
     "fc norm": {"form": "speculators", "fc_norm": True, "norm_output": True, "norm_before_residual": True},
     "qwen3": {"form": "speculators", "layer_type": "qwen3", "norm_output": True},
 }

@@ -38,11 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def compiled(name: ModelName, checkpoint: Checkpoint, folder: Path, taps: list[int]) -> Session:
+def compiled(name: ModelName, checkpoint: Checkpoint, folder: Path, places: list[int]) -> Session:
     folder.mkdir()
     recipe = Recipe.of_checkpoints("x", "y").with_changes(caches="float32", target={"format": "fp16"})
     assert recipe.draft is not None
-    plan = plan_model(Model(name, checkpoint, recipe.draft, recipe, 96, hidden_state_outputs=tuple(taps)))
+    plan = plan_model(Model(name, checkpoint, recipe.draft, recipe, 96, hidden_state_outputs=tuple(places)))
     return Session(folder, write_model(plan, folder, lambda count: None).entry, LOGITS, slots=3)
 
 
@@ -76,7 +76,7 @@ def test_logits_are_those_of_the_formulas(tmp_path: Path, case: str) -> None:
     with Checkpoint(folder) as of_target, Checkpoint(folder, mtp=True) as layer:
         fit_mtp(layer, of_target)
         session = compiled("draft", layer, tmp_path / "draft", [])
-        giving = compiled("target", of_target, tmp_path / "giving", list(layer.config.taps))
+        giving = compiled("target", of_target, tmp_path / "giving", list(layer.config.hidden_state_outputs))
     rng = np.random.default_rng(1)
     texts = [rng.integers(0, 256, 40).tolist() for _ in range(2)]
     states = [states_of(model, text, normed=not plain.is_mimo) for text in texts]

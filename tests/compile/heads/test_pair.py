@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=FORMS)
 def bundle(folder: Path, request: pytest.FixtureRequest) -> Bundle:
-    head = save_head(folder / request.param, taps=2, **FORMS[request.param])
+    head = save_head(folder / request.param, states=2, **FORMS[request.param])
     train_head(head, folder / "target", PROMPTS, LENGTH)
     return compiled(folder, head, with_baseline=request.param == "nested")
 

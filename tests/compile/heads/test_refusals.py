@@ -173,5 +173,5 @@ def test_nested_ids_are_outputs_and_others_inputs(
 ) -> None:
     config = make_config(settings_of(save_head(tmp_path / "head", form=form, ids=ids)), "config.json")
     assert isinstance(config, Eagle3Config)
-    assert config.taps == entered
-    assert config.tap_count == len(ids)
+    assert config.hidden_state_outputs == entered
+    assert config.hidden_state_count == len(ids)

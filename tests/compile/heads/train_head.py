@@ -41,7 +41,7 @@ def train_head(folder: Path, target: Path, prompts: Sequence[Sequence[int]], len
     own.setdefault("embed_tokens.weight", model.model.embed_tokens.weight.detach())
     head.load_state_dict(own)
     head.embed_tokens.requires_grad_(False)
-    examples = [_example(model, text, config.taps, ids) for text in texts]
+    examples = [_example(model, text, config.hidden_state_outputs, ids) for text in texts]
     _learn(head, examples)
     learnt = {name.replace("layers.0.", plain): value.detach().half() for name, value in head.state_dict().items()}
     if "embed_tokens.weight" not in tensors:
@@ -99,11 +99,13 @@ def _greedy(model: PreTrainedModel, text: list[int], length: int) -> list[int]:
     return text
 
 
-def _example(model: LlamaForCausalLM, text: Tensor, taps: Sequence[int], ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _example(
+    model: LlamaForCausalLM, text: Tensor, places: Sequence[int], ids: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The tokens that the head reads, the states beside them, and the row of what follows each (-100 without one)."""
     with torch.no_grad():
         hidden = model(text, output_hidden_states=True).hidden_states
-    states = torch.cat([hidden[layer][0] for layer in taps], dim=-1)
+    states = torch.cat([hidden[layer][0] for layer in places], dim=-1)
     row_of = torch.full((model.config.vocab_size,), -100)
     row_of[ids] = torch.arange(len(ids))
     return text[:, 1:-1], states[:-2], row_of[text[0, 2:]]

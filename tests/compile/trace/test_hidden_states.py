@@ -29,10 +29,10 @@ NAMES = ("llama", "gpt2", "gemma2", "falcon", "cohere", "granite_swa")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(3, 118, 40)]
 
 
-def compiled(checkpoint: Checkpoint, folder: Path, taps: tuple[int, ...]) -> Session:
+def compiled(checkpoint: Checkpoint, folder: Path, places: tuple[int, ...]) -> Session:
     folder.mkdir()
     recipe = Recipe.of_checkpoints("x").with_changes(caches="float32", target={"format": "fp16"})
-    plan = plan_model(Model("target", checkpoint, recipe.target, recipe, 64, hidden_state_outputs=tuple(taps)))
+    plan = plan_model(Model("target", checkpoint, recipe.target, recipe, 64, hidden_state_outputs=tuple(places)))
     entry = write_model(plan, folder, lambda count: None).entry
     return Session(folder, entry, entry.vocab_size, slots=4)
 
