@@ -45,6 +45,11 @@ DRAFT_TOKENS: tuple[DraftTokensWay, ...] = get_args(DraftTokensWay)
 
 MTP = "mtp"  # a draft's checkpoint: the multi-token-prediction layer in the target's own
 
+LESS_LOSS = (
+    "--target-format mxfp6_e2m3, --calibrate TEXT and more --rounding-minutes lose less, --target-format mxint8 least"
+)
+"""What a user can do about a loss."""
+
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+(/[\w.-]+)*\.gguf)?")
 _NO_NAME = re.compile(r"^[^A-Za-z0-9]+|[^A-Za-z0-9_.-]")
@@ -76,7 +81,7 @@ class TargetRecipe(Strict):
     adapter: str | None = None
     adapter_revision: str | None = None
     unpublished: str | None = None
-    format: FormatName = "mxfp6_e3m2"
+    format: FormatName = "mxfp6_e2m3"
     formats: tuple[tuple[str, FormatName], ...] = ()
     keep_fp16: tuple[str, ...] = ()
     budget: str | None = None
@@ -177,7 +182,8 @@ class Recipe(Strict):
     on as many of these tokens as two cores handle in `rounding_minutes`, but nearest if they handle fewer than 2,048
     and no text is given. The tokens are taken from the text file `calibrate`, at places that `seed` chooses; without
     one, the model writes them itself. A bundle's accuracy is measured if that takes at most a fifth of
-    `rounding_minutes`; 0 rounds to nearest and measures nothing.
+    `rounding_minutes`; 0 rounds to nearest and measures nothing. With `max_loss` it is measured in any case, and a
+    target that loses more per cent of its perplexity is refused.
 
     With `from_pickle`, weights that exist only as pickles are read by torch's weights-only loader. `about` and
     `verified` are for people: the purpose of the pair, and its tests. `ngram` and `suffix` are text files similar to
@@ -197,6 +203,7 @@ class Recipe(Strict):
     rounding_minutes: Annotated[float, Field(ge=0)] = 20.0
     calibrate: str | None = None
     calibration_tokens: Positive = 24576
+    max_loss: Annotated[float, Field(ge=0)] | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     from_pickle: bool = False
     ngram: str | None = None

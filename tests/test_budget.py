@@ -20,7 +20,7 @@ BUDGET = {
     "short files of the packages": 13,
     "class names defined twice": 0,
     "lines of the laboratory": 9_000,
-    "words of README and documents": 35_000,
+    "words of README and documents": 35_200,
 }
 
 

@@ -24,9 +24,10 @@ from mxspec.compile.weights.rounding.forward import LayeredModel
 from mxspec.compile.weights.rounding.grid import Grid, round_with, rule_exponents
 from mxspec.compile.weights.rounding.round_model import mx_formats
 from mxspec.compile.weights.rounding.speed import minutes_of
-from mxspec.formats.errors import UnsupportedModelError
+from mxspec.formats.errors import CheckFailed, RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import CostEntry
 from mxspec.formats.weight_format import BLOCK
+from mxspec.recipes.recipe import LESS_LOSS
 from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.models.reader import Reader
@@ -43,29 +44,40 @@ def measure_cost(model: Model, folder: Path, stages: Stages) -> CostEntry | None
     """Have a written model of the bundle in `folder` write text, and compare its logits with the checkpoint's.
 
     None for a model that rounds no matrix, has an encoder, or would take more than a fifth of the recipe's
-    `rounding_minutes`.
+    `rounding_minutes`. Raises CheckFailed if it loses more than the recipe's `max_loss`, RecipeError if a loss that
+    has a limit cannot be measured.
     """
     plan, checkpoint, entry, recipe = model.plan, model.checkpoint, model.entry, model.recipe
     formats = mx_formats(plan)
-    if not formats or entry.encoder is not None or not recipe.rounding_minutes:
+    wanted = recipe.max_loss is not None
+    if not formats or not (recipe.rounding_minutes or wanted):
         return None
     length = text_length(entry.context_length)
     minutes = minutes_of(2 * AT_ONCE * length * plan.weight_count)
-    if minutes > SHARE * recipe.rounding_minutes:
+    if minutes > SHARE * recipe.rounding_minutes and not wanted:
         stages.note(
             f"the cost in accuracy is not measured: it needs --rounding-minutes {math.ceil(minutes / SHARE)}; "
             "speccheck accuracy measures it"
         )
         return None
     try:
+        if entry.encoder is not None:
+            raise UnsupportedModelError("the loss of a model with an encoder is not measured")
         layered = LayeredModel(checkpoint.config, plan.sources)
-    except UnsupportedModelError:
+    except UnsupportedModelError as unmeasured:
+        if wanted:
+            raise RecipeError(f"max_loss: {unmeasured}") from None
         return None
     with stages.step("measure the cost"):
         session = open_writer(folder, entry, model.known, AT_ONCE)
         openings = openings_of(checkpoint.folder, load_tokenizer(checkpoint.tokenizer))
         windows = write_texts(session, openings, AT_ONCE, length, recipe.seed + OTHER_SEED, lambda count: None)
         found = _divergence(session, layered, windows)
+        if recipe.max_loss is not None and 100 * math.expm1(found) > recipe.max_loss:
+            raise CheckFailed(
+                f"max_loss: the target loses {100 * math.expm1(found):.2f} % of its perplexity, expected at most "
+                f"{recipe.max_loss:g}: {LESS_LOSS}"
+            )
         error = _compare_errors([plan.sources[name] for name, kind in formats.items() if kind == E3M2])
     return CostEntry(tokens=windows.size, divergence=found, e2m3_error=error)
 

@@ -32,7 +32,7 @@ _OPTIONS: dict[str, tuple[_Row, ...]] = {
         ("--from-pickle", "from_pickle", bool, "Read weights that exist only as pickles; no code is run."),
     ),
     FORMATS: (
-        ("--target-format", "target.format", _FORMATS, "Format of the target's matrices.  [default: mxfp6_e3m2]"),
+        ("--target-format", "target.format", _FORMATS, "Format of the target's matrices.  [default: mxfp6_e2m3]"),
         ("--draft-format", "draft.format", _FORMATS, "Format of the draft's matrices.  [default: fp16]"),
         (
             "--matrix-format PATTERN FORMAT",
@@ -106,6 +106,12 @@ _OPTIONS: dict[str, tuple[_Row, ...]] = {
             "calibration_tokens",
             _COUNT,
             "Tokens to calibrate on; --rounding auto may take fewer.  [default: 24576]",
+        ),
+        (
+            "--max-loss PERCENT",
+            "max_loss",
+            click.FloatRange(min=0),
+            "Fail if the target loses more than this of its perplexity, measured on text that it writes.",
         ),
         ("--seed", "seed", click.IntRange(min=0), "Seed of the text to calibrate on.  [default: 0]"),
     ),

@@ -29,9 +29,11 @@ from mxspec.formats.manifest import (
     TensorEntry,
     VocabularyEntry,
 )
-from mxspec.formats.weight_format import WEIGHT_FORMATS
+from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
+from mxspec.recipes.recipe import LESS_LOSS
 
 NOTICEABLE = 0.01  # cost in perplexity from which a better format is named
+LARGE = 0.05  # and from which the last line warns
 _LAYER = re.compile(r"(^|\.)\d+\.")
 
 
@@ -208,6 +210,20 @@ def _cost_lines(cost: CostEntry) -> Iterator[str]:
             f"  --target-format mxfp6_e2m3 takes the same bytes, with {cost.e2m3_error:.2f} times the squared rounding "
             "error for these weights"
         )
+
+
+def print_loss(target: ModelEntry, console: Console) -> None:
+    """Warn of a target that loses much, or was rounded to nearest without a measurement."""
+    loss = None if target.cost is None else math.expm1(target.cost.divergence)
+    mx = {form.name for form in ELEMENTS.values()}
+    nearest = target.rounding is None and any(t.format in mx and not t.own_codes for t in target.tensors)
+    if loss is not None and loss > LARGE:
+        said = f"the target loses about {loss:.0%} of its perplexity"
+    elif loss is None and nearest:
+        said = "the target was rounded to nearest, and its loss was not measured (speccheck accuracy measures it)"
+    else:
+        return
+    console.print(f"warning: {said}: {LESS_LOSS}", style="bold yellow", highlight=False, soft_wrap=True)
 
 
 def _rounding_lines(rounding: RoundingEntry) -> Iterator[str]:

@@ -11,7 +11,7 @@ import click
 from mxspec.compile.commands.emit import check_place, emit, place_of, write
 from mxspec.compile.commands.explain import explain, list_recipes
 from mxspec.compile.commands.recipe_options import MODELS, recipe_changes, recipe_options
-from mxspec.compile.commands.report import as_json, print_report
+from mxspec.compile.commands.report import as_json, print_loss, print_report
 from mxspec.compile.commands.termination import termination_as_interrupt
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import CheckFailed, needs
@@ -126,3 +126,4 @@ def compile_recipe(
     else:
         print_report(output, manifest, console)
         console.print(f"compiled in {seconds:.1f} s")
+        print_loss(manifest.models["target"], console)

@@ -158,7 +158,7 @@ def test_a_budget_is_said(tmp_path: Path) -> None:
     lines = ["calibrate = 'text.txt'", "[target]", f"checkpoint = '{DEMO / 'target'}'", "budget = '5bpw'"]
     (tmp_path / "budget.toml").write_text("\n".join(["name = 'budget'", *lines]))
     result = speccompile("explain", tmp_path / "budget.toml")
-    assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e3m2" in result.stdout
+    assert "target: a budget chooses its formats at compile time; the sizes are those of mxfp6_e2m3" in result.stdout
 
 
 def test_codes_of_a_mixture_are_not_rounded_again() -> None:
