@@ -6,15 +6,15 @@ Requests do not wait for each other, and one that is given up ends its process a
 from __future__ import annotations
 
 import os
-import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import weakref
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import send_handle
 from typing import Any
 
 from mxspec.runtime.guarded.process_quota import GiveUp, ProcessQuota, check
@@ -51,7 +51,7 @@ class ForkingProcess:
     """The process that forks others, our connection to it, and the process that started it."""
 
     process: subprocess.Popen[bytes]
-    control: socket.socket
+    control: Connection
     owner: int
 
 
@@ -79,20 +79,15 @@ class ForkServer:
         `give_up` is called now and then; once it is true, the request ends as GivenUpError. Raises RefusedError,
         TooSlowError among them, and ProcessEndedError where the fault is not the request's.
         """
-        with ExitStack() as stack:
-            stack.enter_context((quota or self._quota).entered(give_up))
-            end = stack.enter_context(self._fork())
-            requests, answers = (stack.enter_context(end.makefile(mode)) for mode in ("wb", "rb"))
+        with (quota or self._quota).entered(give_up), self._fork() as end:
             try:
-                send_request(requests, seconds, *request)
-                while not select.select([end], [], [], TICK_SECONDS)[0]:
+                send_request(end, seconds, *request)
+                while not end.poll(TICK_SECONDS):
                     check(give_up)
-                answer = read_answer(answers)
-            except OSError:
-                answer = None
-            if answer is None:
+                answer = read_answer(end)
+            except (OSError, EOFError):
                 check(give_up)
-                raise self._failed_start() or ProcessEndedError(HAS_ENDED)
+                raise self._failed_start() or ProcessEndedError(HAS_ENDED) from None
         kind, text = answer[:1], answer[1:]
         if kind == RESULT:
             return text
@@ -106,24 +101,24 @@ class ForkServer:
         with self._lock:
             _end(self._parent)
 
-    def _fork(self) -> socket.socket:
+    def _fork(self) -> Connection:
         """The connection to a new process."""
-        with ExitStack() as ends, self._lock:
-            ours, theirs = map(ends.enter_context, socket.socketpair())
+        ours, theirs = Pipe()
+        with theirs, self._lock:
             for _ in range(2):
                 try:
-                    socket.send_fds(self._running(), [b"+"], [theirs.fileno()])
-                    return ours.dup()
+                    send_handle(self._running(), theirs.fileno(), None)
+                    return ours
                 except OSError:  # the process has ended since
                     _end(self._parent)
         raise ProcessEndedError(CANNOT_START)
 
-    def _running(self) -> socket.socket:
+    def _running(self) -> Connection:
         for parent in self._parent:
             if parent.owner == os.getpid() and parent.process.poll() is None:
                 return parent.control
         _end(self._parent)
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         with theirs:
             try:
                 process = subprocess.Popen(
@@ -133,11 +128,9 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                 )
             except OSError:  # the system has no process left, or no memory
-                ours.close()
                 raise ProcessEndedError(CANNOT_START) from None
         self._parent.append(ForkingProcess(process, ours, os.getpid()))
-        with ours.makefile("wb") as stream:
-            send_request(stream, self._start_seconds, *self._beginning)
+        send_request(ours, self._start_seconds, *self._beginning)
         return ours
 
     def _failed_start(self) -> RefusedError | None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,11 @@ def fork_for_each(prepare: Callable[..., Answer], bounds: Bounds) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's, whose end is the end of the requests
     signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the timer's signal ends a process also amid a function of C
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
-        with control.makefile("rb", buffering=0) as stream:  # which leaves what comes after the beginning
-            beginning = read_request(stream)
-        if beginning is None:
+        try:
+            with Connection(os.dup(control.fileno())) as start:
+                seconds, *arguments = read_request(start)
+        except EOFError:
             return
-        seconds, *arguments = beginning
         signal.setitimer(signal.ITIMER_PROF, seconds)  # 0 is no limit
         answer = _prepared(prepare, arguments)
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -78,7 +79,7 @@ class _Forking:
         self._control = control
         self._answer = answer
         self._bounds = bounds
-        self._children: dict[int, socket.socket] = {}  # by process id
+        self._children: dict[int, Connection] = {}  # by process id
         self._poll = select.poll()
         self._poll.register(control, select.POLLIN)
         self._wakes, wake = os.pipe()
@@ -107,7 +108,7 @@ class _Forking:
         """Fork for the next request; False if there will be no more."""
         _, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
         for descriptor in descriptors:
-            end = socket.socket(fileno=descriptor)
+            end = Connection(descriptor)
             try:
                 child = os.fork()
             except OSError:  # the system has no process left: whoever asks hears the end of the connection
@@ -135,25 +136,23 @@ class _Forking:
             with self._children.pop(child) as end:
                 with suppress(KeyError):  # hung up
                     self._poll.unregister(end)
-                with suppress(OSError), end.makefile("wb") as stream:
-                    if os.WIFSIGNALED(status):
-                        send_answer(stream, _death(os.WTERMSIG(status), self._bounds))
+                if os.WIFSIGNALED(status):
+                    with suppress(OSError):
+                        send_answer(end, _death(os.WTERMSIG(status), self._bounds))
 
 
-def _answer_one(end: socket.socket, answer: Answer, bounds: Bounds) -> Any:
+def _answer_one(end: Connection, answer: Answer, bounds: Bounds) -> Any:
     """What a forked process does: it answers one request; one that takes too much time ends the process."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         limit_memory(bounds.memory_bytes, beyond=_used_bytes())
-        with end.makefile("rb") as requests, end.makefile("wb") as answers:
-            if (request := read_request(requests)) is not None:
-                seconds, *arguments = request
-                signal.setitimer(signal.ITIMER_PROF, seconds)
-                text = _answered(answer, arguments, bounds)
-                signal.setitimer(signal.ITIMER_PROF, 0)
-                send_answer(answers, text)
+        seconds, *arguments = read_request(end)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        text = _answered(answer, arguments, bounds)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        send_answer(end, text)
         status = 0
     finally:
         os._exit(status)
