@@ -15,14 +15,12 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxspec.runtime.events import FinishReason
 from mxspec.runtime.sampling.settings import Beams
 from mxspec.runtime.sampling.shape import Logits, check_peaks
 from mxspec.runtime.sampling.truncate import largest
 
-Scores = NDArray[np.float32]
 End = TypeVar("End")
 
 

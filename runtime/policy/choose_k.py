@@ -50,27 +50,6 @@ class Load:
     drafter: str = "model"
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """The cost of a step: tokens of the target's call, seconds without drafting, and the drafters' calls."""
-
-    tokens: int
-    seconds: float
-    draft_calls: Sequence[tuple[str, int, float]] = ()  # the drafter, texts in the call, and seconds
-
-    @property
-    def drafted(self) -> bool:
-        return bool(self.draft_calls)
-
-
-def _shares() -> defaultdict[str, Share]:
-    return defaultdict(Share)
-
-
-def _costs() -> defaultdict[str, Costs]:
-    return defaultdict(Costs)
-
-
 @dataclass(slots=True)
 class KByLoad:
     """Chooses K for all texts of a step together: 0 to `most`, for the most expected tokens a second.
@@ -79,9 +58,9 @@ class KByLoad:
     """
 
     most: int
-    pair: defaultdict[str, Share] = field(default_factory=_shares)  # over all texts, by drafter
+    pair: defaultdict[str, Share] = field(default_factory=lambda: defaultdict(Share))  # over all texts, by drafter
     score: Costs = field(default_factory=Costs)  # a step without drafting, by tokens of the target's call
-    draft: defaultdict[str, Costs] = field(default_factory=_costs)  # a call of a drafter, by texts
+    draft: defaultdict[str, Costs] = field(default_factory=lambda: defaultdict(Costs))  # a call of a drafter, by texts
     draft_read: Costs = field(default_factory=Costs)  # a call in which the draft reads, by tokens
     _steps: int = 0
     _plain_steps: int = 0
@@ -113,14 +92,17 @@ class KByLoad:
         call = self.draft[drafter].seconds(texts) / plain if plain > 0 else 0.0
         return BreakEven(row=row, start=break_even_of_first_row(self.score, texts), call=row + call)
 
-    def observe(self, cost: StepCost) -> None:
-        """Learn from the cost of a step."""
+    def observe(self, tokens: int, seconds: float, draft_calls: Sequence[tuple[str, int, float]] = ()) -> None:
+        """Learn from a step: tokens of the target's call, seconds without drafting, and each call of a drafter.
+
+        Of a call these are the drafter, the number of texts in it, and its seconds.
+        """
         self._steps += 1
-        self._seen[cost.tokens] = self._steps
-        self.score.add(cost.tokens, cost.seconds)
-        for drafter, texts, seconds in cost.draft_calls:
-            self.draft[drafter].add(texts, seconds)
-        self._plain_steps = 0 if cost.drafted else self._plain_steps + 1
+        self._seen[tokens] = self._steps
+        self.score.add(tokens, seconds)
+        for drafter, texts, drafting in draft_calls:
+            self.draft[drafter].add(texts, drafting)
+        self._plain_steps = 0 if draft_calls else self._plain_steps + 1
 
     def _stands(self, loads: Sequence[Load]) -> bool:
         """Whether the last choice still holds."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import abc, deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 
 from mxspec.formats.errors import GenerationError, MxspecError
@@ -18,7 +18,7 @@ from mxspec.runtime.models.encoder import together_or_apart
 from mxspec.runtime.models.read_beginning import ReadBeginning
 from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slots
-from mxspec.runtime.policy.choose_k import KByLoad, StepCost
+from mxspec.runtime.policy.choose_k import KByLoad
 from mxspec.runtime.policy.costs import Costs
 from mxspec.runtime.sampling.shape import Logits
 from mxspec.runtime.sampling.shaper import prepare
@@ -30,15 +30,6 @@ KIB = 1 << 10
 FIRST_CHUNK = 16  # tokens of a prompt in a step that other texts wait for, while costs are unknown
 
 DraftRead = tuple[ScheduledText, int]  # a text, and the number of its tokens that the draft reads
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """The texts that take part in a step, and the prompt tokens that drafts read at the same time."""
-
-    texts: list[ScheduledText]
-    draft_reads: list[DraftRead]
-    as_chosen: bool  # no text waits for its draft: KByLoad learns from the step
 
 
 class Scheduler:
@@ -102,7 +93,7 @@ class Scheduler:
         self._encode()
         encoded = time.perf_counter()
         try:
-            self._step(self._plan(), began, encoded)
+            self._step(began, encoded)
         except Exception as error:  # after a failed call of a model, its cache entries cannot be trusted
             self._fail_running(error)
         self._retire()
@@ -277,8 +268,12 @@ class Scheduler:
 
     # --- plan ---
 
-    def _plan(self) -> StepPlan:
-        """Plan a round for every text that has begun, and pieces of prompts up to the budget."""
+    def _plan(self) -> tuple[list[ScheduledText], list[DraftRead], bool]:
+        """Plan a round for every text that has begun, and pieces of prompts up to the budget.
+
+        Returns the texts that take part in the step, what drafts read of prompts at the same time, and whether no text
+        waits for its draft: KByLoad learns from such a step.
+        """
         going_on: list[ScheduledText] = []
         late: list[ScheduledText] = []
         for kind, texts in _by_kind(text for text in self._running if not text.reading).items():
@@ -294,7 +289,7 @@ class Scheduler:
         if late:
             left = self._budget(self.load.draft_read, 0 if not going_on else sum(count for _, count in draft_reads) + 1)
             draft_reads += self._late_reads(late, left)
-        return StepPlan([*going_on, *pieces], draft_reads, as_chosen=bool(going_on) and not late)
+        return [*going_on, *pieces], draft_reads, bool(going_on) and not late
 
     def _late_reads(self, late: abc.Sequence[ScheduledText], left: int) -> list[DraftRead]:
         """The next pieces of texts that their draft has to read before it can guess."""
@@ -339,9 +334,10 @@ class Scheduler:
 
     # --- draft, score, verify, emit ---
 
-    def _step(self, plan: StepPlan, began: float, encoded: float) -> None:
-        draft_calls = self._guess(plan)
-        texts = [text for text in plan.texts if not text.ended]
+    def _step(self, began: float, encoded: float) -> None:
+        planned, draft_reads, as_chosen = self._plan()
+        draft_calls = self._guess(planned, draft_reads)
+        texts = [text for text in planned if not text.ended]
         drafted = time.perf_counter()
         if not texts:
             return
@@ -355,19 +351,19 @@ class Scheduler:
                     text.emit(rows, timing, self.load)
         tokens = sum(text.step_tokens for text in texts)
         seconds = time.perf_counter() - drafted
-        if plan.as_chosen:
-            self.load.observe(StepCost(tokens, seconds, draft_calls))
+        if as_chosen:
+            self.load.observe(tokens, seconds, draft_calls)
         else:
             self.load.score.add(tokens, seconds)
 
-    def _guess(self, plan: StepPlan) -> list[tuple[str, int, float]]:
+    def _guess(self, planned: list[ScheduledText], draft_reads: list[DraftRead]) -> list[tuple[str, int, float]]:
         """Let drafters read and guess; return their calls in this step."""
         calls: list[tuple[str, int, float]] = []
-        scored = sum(text.scored for text in plan.texts)
-        reads = [(text, count) for text, count in plan.draft_reads if not text.ended]
-        concerned = [*(text for text, _ in reads), *(text for text in plan.texts if not text.ended)]
+        scored = sum(text.scored for text in planned)
+        reads = [(text, count) for text, count in draft_reads if not text.ended]
+        concerned = [*(text for text, _ in reads), *(text for text in planned if not text.ended)]
         for kind in _by_kind(concerned):
-            own = [text for text in plan.texts if type(text) is kind and not text.ended]
+            own = [text for text in planned if type(text) is kind and not text.ended]
             calls += kind.draft([read for read in reads if type(read[0]) is kind], own, self.load, scored)
         return calls
 

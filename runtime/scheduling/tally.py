@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mxspec.runtime.events import Round, Statistics
 from mxspec.runtime.models.slots import Slot
-from mxspec.runtime.round_trace import RoundTrace
 from mxspec.runtime.scheduling.chosen_settings import ChosenSettings
 
 
@@ -26,31 +26,11 @@ class Timing:
     scored: float
     experts: float | None = None
 
-    def round(
-        self,
-        drafted: int,
-        evaluated: int,
-        accepted: int,
-        emitted: int,
-        *,
-        sample: int = 0,
-        stopped: bool = False,
-        trace: RoundTrace | None = None,
-    ) -> Round:
-        """The round of a text in the step, which ends now."""
-        return Round(
-            drafted,
-            evaluated,
-            accepted,
-            emitted,
-            draft_seconds=self.drafted - self.encoded,
-            target_seconds=self.scored - self.drafted,
-            seconds=time.perf_counter() - self.began,
-            sample=sample,
-            stopped=stopped,
-            experts=self.experts,
-            trace=trace,
-        )
+    def round(self, drafted: int, evaluated: int, accepted: int, emitted: int, **more: Any) -> Round:
+        """The round of a text in the step, which ends now; `more` are fields of Round that are not the step's."""
+        draft, target = self.drafted - self.encoded, self.scored - self.drafted
+        seconds = time.perf_counter() - self.began
+        return Round(drafted, evaluated, accepted, emitted, draft, target, seconds, experts=self.experts, **more)
 
 
 @dataclass(slots=True)

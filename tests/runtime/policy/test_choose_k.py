@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import isotonic_regression
 
 from mxspec.runtime.events import Round
-from mxspec.runtime.policy.choose_k import KEEP_STEPS, KByLoad, Load, StepCost, expected_tokens
+from mxspec.runtime.policy.choose_k import KEEP_STEPS, KByLoad, Load, expected_tokens
 from mxspec.runtime.policy.costs import FORGET, Costs, interpolate
 from mxspec.runtime.policy.shares import Share
 
@@ -52,7 +52,7 @@ class Texts:
             t * slower * (1 + self.rng.random() / 10) for t in (self.pair.draft, self.pair.score(tokens - 1))
         )
         calls = [("model", sum(k > i for k in ks), draft) for i in range(max(ks))]
-        self.auto.observe(StepCost(tokens, score, calls))
+        self.auto.observe(tokens, score, calls)
         for k, acceptance in zip(ks, self.acceptances, strict=True):
             accepted = self.pair.accepted(k, self.rng)
             done = Round(
@@ -111,7 +111,7 @@ def test_a_choice_falls_when_a_text_becomes_another(monkeypatch: pytest.MonkeyPa
     texts.run(300)
     for _ in range(KEEP_STEPS):
         auto.choose([Load(0.8, MOST)])
-        auto.observe(StepCost(1, 1.0))
+        auto.observe(1, 1.0)
     assert max(auto.choose([Load(0.02, MOST)])) == 0
 
 

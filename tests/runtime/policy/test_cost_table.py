@@ -9,7 +9,7 @@ import pytest
 from mxspec.formats.bundle import Bundle
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.policy.choose_k import KByLoad, Load, StepCost
+from mxspec.runtime.policy.choose_k import KByLoad, Load
 from mxspec.runtime.policy.cost_table import CostTable, read_table, table_path, write_table
 
 
@@ -18,7 +18,7 @@ def learnt(draft: float) -> KByLoad:
     load = KByLoad(4)
     for _ in range(4):
         for k in (0, 2, 4):
-            load.observe(StepCost(k + 1, 1 + 0.05 * k, [("model", 1, draft)] * k))
+            load.observe(k + 1, 1 + 0.05 * k, [("model", 1, draft)] * k)
     return load
 
 
