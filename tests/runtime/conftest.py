@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -146,7 +146,9 @@ class ToySession:
 
 
 class Outbox(list[Any]):
-    """Events in the order in which they were put."""
+    """The events of a text in the order in which they were put, and the text."""
+
+    text: Any
 
     def put(self, *events: Any) -> None:
         self.extend(events)
@@ -155,8 +157,8 @@ class Outbox(list[Any]):
 class ToyText(Iterator[Event]):
     """The events of one text, which runs its scheduler step by step as they are asked for."""
 
-    def __init__(self, scheduler: Scheduler, text: Text, outbox: Outbox) -> None:
-        self.scheduler, self.text, self.outbox = scheduler, text, outbox
+    def __init__(self, scheduler: Scheduler, outbox: Outbox) -> None:
+        self.scheduler, self.text, self.outbox = scheduler, outbox.text, outbox
 
     def __next__(self) -> Event:
         while not self.outbox and self.scheduler.busy:
@@ -233,41 +235,43 @@ def settle(
     return how, Shaper(sampling, prompt, vocab_size=target.real_vocab, eos=eos, limit=limit, **shaped)
 
 
-def make_text(
-    target: ToySession,
-    draft: ToySession | None,
-    tokenizer: Tokenizer,
-    outbox: Outbox,
-    prompt: Sequence[int],
-    *,
-    sample: int = 0,
-    stop: Sequence[str] = (),
-    **settings: Any,
-) -> Text:
-    """A text of the toys."""
-    how, shaper = settle(target, draft, prompt, **settings)
-    return Text(how, shaper, TextStream(tokenizer, prompt, stop), outbox, target.capacity, sample)
+class ToyScheduler(Scheduler):
+    """A scheduler of toys, which makes their texts."""
 
+    def __init__(
+        self, tokenizer: Tokenizer, target: ToySession, draft: ToySession | None = None, prefill_ms: float = 50
+    ) -> None:
+        super().__init__(target, draft, 8, prefill_ms)  # type: ignore[arg-type]
+        self.target, self.draft, self._tokenizer = target, draft, tokenizer
 
-def make_search(
-    target: ToySession,
-    draft: ToySession | None,
-    tokenizer: Tokenizer,
-    outbox: Outbox,
-    prompt: Sequence[int],
-    *,
-    stop: Sequence[str] = (),
-    **settings: Any,
-) -> Search:
-    """A beam search of the toys."""
-    beams = Beams(**take(settings, BEAMS))
-    how, shaper = settle(target, draft, prompt, **settings)
-    sessions: Any = target, draft
-    return Search(how, beams, shaper, lambda: TextStream(tokenizer, prompt, stop), outbox, *sessions, stops=bool(stop))
+    def make(
+        self, outbox: Any, prompt: Sequence[int], *, sample: int = 0, stop: Sequence[str] = (), **given: Any
+    ) -> Any:
+        """A text, or with a `count` of beams a search."""
+        beams = take(given, BEAMS)
+        how, shaper = settle(self.target, self.draft, prompt, **given)
+        stream = partial(TextStream, self._tokenizer, prompt, stop)
+        if not beams:
+            return Text(how, shaper, stream(), outbox, self.target.capacity, sample)
+        sessions: Any = self.target, self.draft
+        return Search(how, Beams(**beams), shaper, stream, outbox, *sessions, stops=bool(stop))
 
+    def write(self, prompt: Sequence[int], **settings: Any) -> Outbox:
+        """Add a text or a search; its events."""
+        return self.write_samples(1, prompt, **settings)[0]
 
-def make_scheduler(target: ToySession, draft: ToySession | None, k_max: int = 8, prefill_ms: float = 50) -> Scheduler:
-    return Scheduler(target, draft, k_max, prefill_ms)  # type: ignore[arg-type]
+    def write_samples(self, count: int, prompt: Sequence[int], /, **settings: Any) -> list[Outbox]:
+        """Add the samples of one prompt; the events of each."""
+        boxes = [Outbox() for _ in range(count)]
+        for sample, box in enumerate(boxes):
+            box.text = self.make(box, prompt, **{"sample": sample, **settings})
+        self.add([box.text for box in boxes])
+        return boxes
+
+    def run(self) -> None:
+        """Run all texts to their ends."""
+        while self.busy:
+            self.step()
 
 
 def make_want(
@@ -310,7 +314,7 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         Outbox = Outbox
         random_logits = staticmethod(random_logits)
         mixed_logits = staticmethod(mixed_logits)
-        scheduler = staticmethod(make_scheduler)
+        scheduler = partial(ToyScheduler, byte_tokenizer)
 
         @staticmethod
         def pair(vocab: int, slots: int, agreement: float = 0.7, **sizes: int) -> tuple[ToySession, ToySession]:
@@ -320,29 +324,15 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
             return ToySession(target, slots=slots, **sizes), ToySession(draft, slots=slots, **sizes)
 
         @staticmethod
-        def run(scheduler: Scheduler) -> None:
-            """Run all texts to their ends."""
-            while scheduler.busy:
-                scheduler.step()
-
-        @staticmethod
         def tokens(events: Sequence[Any]) -> list[int]:
             return [event.id for event in events if isinstance(event, Token)]
 
         @staticmethod
-        def text(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
-            return make_text(target, draft, byte_tokenizer, outbox, *rest, **settings)
-
-        @staticmethod
-        def search_of(target: ToySession, draft: ToySession | None, outbox: Outbox, *rest: Any, **settings: Any) -> Any:
-            return make_search(target, draft, byte_tokenizer, outbox, *rest, **settings)
-
-        @staticmethod
         def search(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> list[Any]:
             """The events of one beam search alone."""
-            scheduler, outbox = make_scheduler(target, draft), Outbox()
-            scheduler.add([make_search(target, draft, byte_tokenizer, outbox, prompt, **settings)])
-            Toys.run(scheduler)
+            scheduler = Toys.scheduler(target, draft)
+            outbox = scheduler.write(prompt, **settings)
+            scheduler.run()
             for event in outbox:
                 if isinstance(event, BaseException):
                     raise event
@@ -351,9 +341,7 @@ def toys(byte_tokenizer: Tokenizer) -> Any:
         @staticmethod
         def generate(target: ToySession, draft: ToySession | None, prompt: Sequence[int], **settings: Any) -> ToyText:
             """One text alone."""
-            scheduler, outbox = make_scheduler(target, draft), Outbox()
-            text = make_text(target, draft, byte_tokenizer, outbox, prompt, **settings)
-            scheduler.add([text])
-            return ToyText(scheduler, text, outbox)
+            scheduler = Toys.scheduler(target, draft)
+            return ToyText(scheduler, scheduler.write(prompt, **settings))
 
     return Toys

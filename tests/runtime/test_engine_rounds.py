@@ -16,14 +16,8 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def make_pair(toys: Any, agreement: float, capacity: int = 64) -> tuple[Any, Any]:
-    """A target, and a draft whose logits are the target's for that share of texts."""
-    target = toys.random_logits(VOCAB, 1)
-    draft = toys.mixed_logits(toys.random_logits(VOCAB, 2), target, agreement)
-    return toys.Session(target, capacity), toys.Session(draft, capacity)
-
-
-def ids_of(events: list[Event]) -> list[int]:
-    return [event.id for event in events if isinstance(event, Token)]
+    pair: tuple[Any, Any] = toys.pair(VOCAB, 1, agreement, capacity=capacity)
+    return pair
 
 
 def rounds_of(events: list[Event]) -> list[Round]:
@@ -34,9 +28,9 @@ def rounds_of(events: list[Event]) -> list[Round]:
 @pytest.mark.parametrize("k", range(9))
 def test_greedy_text_is_the_plain_text_at_every_k(toys: Any, agreement: float, k: int) -> None:
     target, draft = make_pair(toys, agreement)
-    plain = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40)))
+    plain = toys.tokens(toys.generate(target, None, PROMPT, max_new_tokens=40))
     events = list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=40))
-    assert ids_of(events) == plain
+    assert toys.tokens(events) == plain
     accepted = sum(done.accepted for done in rounds_of(events))
     assert (accepted > 5) == (k > 0 and agreement > 0)
     assert accepted + len(rounds_of(events)) == 40
@@ -48,9 +42,9 @@ def test_no_sequence_of_tokens_comes_twice_at_any_k(toys: Any, k: int) -> None:
     by_last = [toys.random_logits(VOCAB, seed) for seed in (1, 2)]
     models = [lambda text, logits=logits: logits(text[-1:]) for logits in by_last]
     target, draft = (toys.Session(model) for model in (models[0], toys.mixed_logits(models[1], models[0], 0.7)))
-    ids = ids_of(list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=40, no_repeat_ngram_size=3)))
-    plain = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40, no_repeat_ngram_size=3)))
-    free = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40)))
+    ids = toys.tokens(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=40, no_repeat_ngram_size=3))
+    plain = toys.tokens(toys.generate(target, None, PROMPT, max_new_tokens=40, no_repeat_ngram_size=3))
+    free = toys.tokens(toys.generate(target, None, PROMPT, max_new_tokens=40))
     triples = [tuple(text[i : i + 3]) for text in ([*PROMPT, *ids], [*PROMPT, *free]) for i in range(len(text) - 2)]
     assert ids == plain
     assert len(set(triples[: len(triples) // 2])) == len(triples) // 2 > len(set(triples[len(triples) // 2 :]))
@@ -91,7 +85,7 @@ def test_the_draft_catches_up_with_two_tokens_after_a_round_in_which_all_were_ke
 def test_k_is_clamped_at_the_last_tokens_to_emit(toys: Any, agreement: float, limit: int) -> None:
     target, draft = make_pair(toys, agreement)
     events = list(toys.generate(target, draft, PROMPT, k=4, max_new_tokens=limit))
-    assert len(ids_of(events)) == limit
+    assert len(toys.tokens(events)) == limit
     assert events[-1].reason == "max_new_tokens"  # type: ignore[union-attr]
     emitted = 0
     for done in rounds_of(events):
@@ -108,15 +102,15 @@ def test_k_is_clamped_at_the_end_of_both_contexts(
     draft.capacity = draft_capacity
     plain = list(toys.generate(target, None, PROMPT, max_new_tokens=100))
     events = list(toys.generate(target, draft, PROMPT, k=4, max_new_tokens=100))
-    assert ids_of(events) == ids_of(plain)
-    assert len(ids_of(events)) == capacity - len(PROMPT) + 1  # the last one needs no place in the cache
+    assert toys.tokens(events) == toys.tokens(plain)
+    assert len(toys.tokens(events)) == capacity - len(PROMPT) + 1  # the last one needs no place in the cache
     assert events[-1].reason == plain[-1].reason == "context_end"  # type: ignore[union-attr]
 
 
 def test_a_prompt_that_fills_the_context_still_gives_a_token(toys: Any) -> None:
     target, draft = make_pair(toys, 0.5, capacity=5)
     events = list(toys.generate(target, draft, PROMPT, k=4))
-    assert len(ids_of(events)) == 1
+    assert len(toys.tokens(events)) == 1
     assert events[-1].reason == "context_end"  # type: ignore[union-attr]
 
 
@@ -124,12 +118,12 @@ def test_a_prompt_that_fills_the_context_still_gives_a_token(toys: Any) -> None:
 @pytest.mark.parametrize("k", [0, 1, 3, 8])
 def test_any_of_several_ends_of_text_ends_it_inside_a_round(toys: Any, agreement: float, k: int) -> None:
     target, draft = make_pair(toys, agreement)
-    plain = ids_of(list(toys.generate(target, None, PROMPT, max_new_tokens=40)))
+    plain = toys.tokens(toys.generate(target, None, PROMPT, max_new_tokens=40))
     for end in (3, 4, 5, 11):
         eos = plain[end]
         first = plain.index(eos)
         events = list(toys.generate(target, draft, PROMPT, k=k, max_new_tokens=40, eos=[VOCAB + 1, eos]))
-        assert ids_of(events) == plain[: first + 1]
+        assert toys.tokens(events) == plain[: first + 1]
         assert isinstance(events[-1], Finished)
         assert events[-1].reason == "eos"
         total = events[-1].statistics
@@ -176,20 +170,20 @@ def test_sampled_text_ignores_a_look_ahead_that_is_always_discarded(toys: Any) -
     target = toys.Session(lambda text: rows(text) + low)
     draft = toys.Session(lambda text: rows(text) + high)
     settings = {"max_new_tokens": 40, "temperature": 0.9, "top_p": 0.95, "seed": 5}
-    plain = ids_of(list(toys.generate(target, None, PROMPT, **settings)))
+    plain = toys.tokens(toys.generate(target, None, PROMPT, **settings))
     assert len(set(plain)) > 8
     for k in range(1, 9):
         events = list(toys.generate(target, draft, PROMPT, k=k, **settings))
         assert sum(done.drafted for done in rounds_of(events)) > 30
-        assert ids_of(events) == plain
-    assert ids_of(list(toys.generate(target, None, PROMPT, **settings | {"seed": 6}))) != plain
+        assert toys.tokens(events) == plain
+    assert toys.tokens(toys.generate(target, None, PROMPT, **settings | {"seed": 6})) != plain
 
 
 def test_sampled_text_is_the_same_for_the_same_seed(toys: Any) -> None:
     target, draft = make_pair(toys, 0.5)
     settings = {"k": 4, "max_new_tokens": 40, "temperature": 1.0, "seed": 9}
-    first = ids_of(list(toys.generate(target, draft, PROMPT, **settings)))
-    assert ids_of(list(toys.generate(target, draft, PROMPT, **settings))) == first
+    first = toys.tokens(toys.generate(target, draft, PROMPT, **settings))
+    assert toys.tokens(toys.generate(target, draft, PROMPT, **settings)) == first
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

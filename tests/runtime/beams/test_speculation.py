@@ -78,29 +78,26 @@ def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: i
     target, draft = make_pair(toys, slots, chunk=chunk, source_capacity=source_capacity)
     sources = [tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 17))) for _ in range(3)]
     scheduler = toys.scheduler(target, draft, prefill_ms=rng.choice([1e-6, 0.02, 50]))
-    running: list[tuple[Any, Any, Any, Any]] = []
+    running: list[tuple[Any, Any, Any]] = []
     for _ in range(24):
         prompt = [*PROMPT[: rng.randrange(6)], *(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 20)))]
-        outbox = toys.Outbox()
-        if rng.random() < 0.6:
+        searches = rng.random() < 0.6
+        if searches:
             settings = random_settings(rng, min(slots, 4))
-            settings |= {"source": rng.choice(sources)} if source_capacity else {}
-            text = toys.search_of(target, draft, outbox, prompt, k=rng.choice([0, 1, 3]), **settings)
         else:
             settings = {"max_new_tokens": rng.randrange(1, 25), "eos": [rng.randrange(VOCAB)], "logprobs": 2}
-            settings |= {"source": rng.choice(sources)} if source_capacity else {}
-            text = toys.text(target, draft, outbox, prompt, k=rng.choice([0, 3, "auto"]), **settings)
-        scheduler.add([text])
-        running.append((prompt, settings, text, outbox))
+        settings |= {"source": rng.choice(sources)} if source_capacity else {}
+        k = rng.choice([0, 1, 3] if searches else [0, 3, "auto"])
+        running.append((prompt, settings, scheduler.write(prompt, k=k, **settings)))
         for _ in range(rng.randrange(4)):
             scheduler.step()
             if rng.random() < 0.1:
-                rng.choice(running)[2].cancelled = True
-    toys.run(scheduler)
+                rng.choice(running)[2].text.cancelled = True
+    scheduler.run()
     compared = 0
-    for prompt, settings, text, outbox in running:
+    for prompt, settings, outbox in running:
         ends = [event for event in outbox if isinstance(event, Finished)]
-        assert len(ends) == text.answers
+        assert len(ends) == outbox.text.answers
         if any(end.reason == "cancelled" for end in ends):
             continue
         alone, _ = make_pair(toys, 6, source_capacity=source_capacity)
@@ -114,11 +111,8 @@ def test_a_search_next_to_other_texts_equals_the_search_alone(toys: Any, seed: i
 
 
 def test_a_search_waits_for_as_many_slots_as_it_needs(toys: Any) -> None:
-    target, _ = make_pair(toys, 4)
-    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(3)]
-    scheduler.add([toys.text(target, None, boxes[0], PROMPT, max_new_tokens=5)])
-    scheduler.add([toys.search_of(target, None, boxes[1], PROMPT, count=4, max_new_tokens=5)])
-    scheduler.add([toys.text(target, None, boxes[2], PROMPT, max_new_tokens=5)])
+    scheduler = toys.scheduler(make_pair(toys, 4)[0])
+    boxes = [scheduler.write(PROMPT, max_new_tokens=5, **beams) for beams in ({}, {"count": 4}, {})]
     while scheduler.busy:
         scheduler.step()
         if not boxes[0] or not isinstance(boxes[0][-1], Finished):
@@ -140,25 +134,20 @@ def test_the_prompt_is_read_once_and_copied_once(toys: Any) -> None:
 
 
 def test_the_tokens_that_a_search_has_read_are_reused(toys: Any) -> None:
-    target, draft = make_pair(toys, 4)
-    scheduler, box = toys.scheduler(target, draft), toys.Outbox()
-    scheduler.add([toys.search_of(target, draft, box, PROMPT, count=3, max_new_tokens=8, k=1)])
-    toys.run(scheduler)
-    ids = toys.tokens(box)
-    again = toys.text(target, draft, toys.Outbox(), [*PROMPT, *ids, 7], max_new_tokens=3, k=2)
-    scheduler.add([again])
-    toys.run(scheduler)
-    assert again.tally.statistics().reused_tokens >= len(PROMPT) + 4
+    scheduler = toys.scheduler(*make_pair(toys, 4))
+    box = scheduler.write(PROMPT, count=3, max_new_tokens=8, k=1)
+    scheduler.run()
+    again = scheduler.write([*PROMPT, *toys.tokens(box), 7], max_new_tokens=3, k=2)
+    scheduler.run()
+    assert again.text.tally.statistics().reused_tokens >= len(PROMPT) + 4
 
 
 def test_a_cancelled_search_gives_the_best_so_far(toys: Any) -> None:
-    target, _ = make_pair(toys, 4)
-    scheduler, box = toys.scheduler(target, None), toys.Outbox()
-    search = toys.search_of(target, None, box, PROMPT, count=4, best=2, max_new_tokens=20)
-    scheduler.add([search])
+    scheduler = toys.scheduler(make_pair(toys, 4)[0])
+    box = scheduler.write(PROMPT, count=4, best=2, max_new_tokens=20)
     for _ in range(5):
         scheduler.step()
-    search.cancelled = True
+    box.text.cancelled = True
     scheduler.step()
     assert [event.reason for event in box if isinstance(event, Finished)] == ["cancelled"] * 2
     assert sum(isinstance(event, Token) for event in box) == 10

@@ -17,10 +17,9 @@ from mxspec.runtime.scheduling.scheduled_text import prompt_read
 
 def test_a_sequence_reports_how_much_of_its_prompt_was_read(toys: Any) -> None:
     target = toys.Session(toys.random_logits(16, 1), chunk=16)
-    scheduler, outbox = toys.scheduler(target, None), toys.Outbox()
-    text = toys.text(target, None, outbox, [1] * 40, max_new_tokens=3)
+    scheduler = toys.scheduler(target)
+    text = scheduler.write([1] * 40, max_new_tokens=3).text
     assert prompt_read(text) == 0
-    scheduler.add([text])
     seen = []
     while scheduler.busy:
         scheduler.step()

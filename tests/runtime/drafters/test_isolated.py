@@ -72,14 +72,12 @@ def tokens_of(events: Sequence[Any]) -> list[int]:
 
 def run_beside(toys: Any, drafter: Any, **settings: Any) -> list[Any]:
     """The events of a text with this drafter, among others that must write what they write alone."""
-    target, draft = toys.pair(VOCAB, 8)
-    scheduler, box = toys.scheduler(target, draft), toys.Outbox()
-    others = [({"max_new_tokens": 12 + place, **how}, toys.Outbox()) for place, how in enumerate(BESIDE)]
-    for place, (how, other) in enumerate(others):
+    scheduler, others = toys.scheduler(*toys.pair(VOCAB, 8)), []
+    for place, beside in enumerate(BESIDE):
         if place == 2:
-            own = {"k": 2, "max_new_tokens": 9, **settings}
-            scheduler.add([toys.text(target, draft, box, PROMPT, drafter=drafter, **own)])
-        scheduler.add([toys.text(target, draft, other, [*PROMPT, place], **how)])
+            box = scheduler.write(PROMPT, drafter=drafter, **{"k": 2, "max_new_tokens": 9, **settings})
+        how = {"max_new_tokens": 12 + place, **beside}
+        others.append((how, scheduler.write([*PROMPT, place], **how)))
     for _ in range(200):
         scheduler.step()
     assert not scheduler.busy
@@ -126,14 +124,11 @@ def test_an_error_in_end_hides_no_earlier_error(toys: Any) -> None:
 
 
 def test_a_cancelled_text_whose_drafter_cannot_end_is_over_all_the_same(toys: Any) -> None:
-    target, draft = toys.pair(VOCAB, 1)
-    scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    text = toys.text(target, draft, box, PROMPT, drafter=Own("end"), k=2)
-    scheduler.add([text])
-    scheduler.add([toys.text(target, draft, other, PROMPT, k=2, max_new_tokens=4)])
+    scheduler = toys.scheduler(*toys.pair(VOCAB, 1))
+    box, other = scheduler.write(PROMPT, drafter=Own("end"), k=2), scheduler.write(PROMPT, k=2, max_new_tokens=4)
     scheduler.step()
-    text.cancelled = True
-    toys.run(scheduler)
+    box.text.cancelled = True
+    scheduler.run()
     assert str(box[-1]) == "drafter own: end raised RuntimeError: out of memory"
     assert len(tokens_of(other)) == 4
 

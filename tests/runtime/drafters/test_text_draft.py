@@ -174,10 +174,8 @@ def test_texts_are_the_same_with_and_without(toys: Any, temperature: float, k: i
     plain = toys.tokens(toys.generate(toys.Session(target_logits), None, prompt, **settings))
     target, draft = toys.Session(target_logits, slots=2), toys.Session(own_logits, tokens=TOKENS, slots=2)
     model, scheduler = drafter(draft), toys.scheduler(target, draft)
-    boxes = [toys.Outbox() for _ in range(3)]
-    for box in boxes:
-        scheduler.add([toys.text(target, draft, box, prompt, k=k, drafter=model, **settings)])
-    toys.run(scheduler)
+    boxes = [scheduler.write(prompt, k=k, drafter=model, **settings) for _ in range(3)]
+    scheduler.run()
     for box in boxes:
         assert toys.tokens(box) == plain
     assert sum(event.accepted for event in boxes[0] if isinstance(event, Round)) > 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from mxspec.formats.bundle import Bundle
@@ -45,36 +47,46 @@ def test_a_false_one_is_refused_by_its_key(tiny_bundles: dict[str, Path], key: s
     assert "\n" not in str(caught.value)
 
 
-def test_a_graph_of_something_else_is_refused(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    path = tmp_path / "x.bundle"
-    path.mkdir()
-    for file in tiny_bundles["near"].iterdir():
-        os.link(file, path / file.name)
-    for change, says in (("input", "unknown input 'extra'"), ("output", "no output 'logits'")):
-        model = onnx.load(tiny_bundles["near"] / "target.onnx", load_external_data=False)
-        if change == "input":
-            model.graph.input.append(onnx.helper.make_tensor_value_info("extra", onnx.TensorProto.FLOAT, [1]))
-        else:
-            del model.graph.output[0]
-        (path / "other.onnx").write_bytes(model.SerializeToString())
-        entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
-        with pytest.raises(BundleError, match=says):
-            Session(path, entry, 259, slots=1)
+def changed_graph(bundle: Path, folder: Path, change: Callable[[Any], object], graph: str = "target.onnx") -> Session:
+    """A session for the target of a bundle, one of whose graphs is another now."""
+    for file in bundle.iterdir():
+        os.link(file, folder / file.name)
+    model = onnx.load(bundle / graph, load_external_data=False)
+    change(model)
+    (folder / "other.onnx").write_bytes(model.SerializeToString())
+    entry = Bundle.open(bundle).manifest.models["target"]
+    other = {"graph": "other.onnx"}
+    if entry.encoder is not None and graph == entry.encoder.graph:
+        other = {"encoder": entry.encoder.model_copy(update=other)}
+    return Session(folder, entry.model_copy(update=other), 259, slots=1)
+
+
+EXTRA = onnx.helper.make_tensor_value_info("extra", onnx.TensorProto.FLOAT, [1])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda model: model.graph.input.append(EXTRA), "unknown input 'extra'"),
+        (lambda model: model.graph.output.pop(0), "no output 'logits'"),
+    ],
+)
+def test_a_graph_of_something_else_is_refused(
+    tiny_bundles: dict[str, Path], tmp_path: Path, change: Callable[[Any], object], says: str
+) -> None:
+    with pytest.raises(BundleError, match=says):
+        changed_graph(tiny_bundles["near"], tmp_path, change)
 
 
 def test_a_graph_of_another_version_of_the_operators_is_refused(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
     """Those of version 1 took tables twice as wide: one with half of the head rotated would run, and be wrong."""
-    onnx = pytest.importorskip("onnx")
-    for file in tiny_bundles["near"].iterdir():
-        os.link(file, tmp_path / file.name)
-    model = onnx.load(tiny_bundles["near"] / "target.onnx", load_external_data=False)
-    (ours,) = (opset for opset in model.opset_import if opset.domain == "mxspec")
-    ours.version -= 1
-    (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
-    entry = Bundle.open(tiny_bundles["near"]).manifest.models["target"].model_copy(update={"graph": "other.onnx"})
+
+    def earlier(model: Any) -> None:
+        (ours,) = (opset for opset in model.opset_import if opset.domain == "mxspec")
+        ours.version -= 1
+
     with pytest.raises(BundleError, match=r"not load it: .*mxspec.*; if .* wrote the bundle, compile it") as caught:
-        Session(tmp_path, entry, 259, slots=1)
+        changed_graph(tiny_bundles["near"], tmp_path, earlier)
     assert "\n" not in str(caught.value)
 
 
@@ -101,14 +113,5 @@ def test_an_encoders_graph_is_compared_too(t5_bundle: Path, changes: dict[str, A
 
 
 def test_an_encoder_is_to_write_for_every_layer(t5_bundle: Path, tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    for file in t5_bundle.iterdir():
-        os.link(file, tmp_path / file.name)
-    model = onnx.load(t5_bundle / "target_encoder.onnx", load_external_data=False)
-    del model.graph.output[-1]
-    (tmp_path / "other.onnx").write_bytes(model.SerializeToString())
-    entry = Bundle.open(t5_bundle).manifest.models["target"]
-    assert entry.encoder is not None
-    wrong = entry.model_copy(update={"encoder": entry.encoder.model_copy(update={"graph": "other.onnx"})})
     with pytest.raises(BundleError, match=r"other.onnx: the graph has no output 'present_cross_value.1'"):
-        Session(tmp_path, wrong, 259, slots=1)
+        changed_graph(t5_bundle, tmp_path, lambda model: model.graph.output.pop(), "target_encoder.onnx")

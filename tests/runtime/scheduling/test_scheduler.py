@@ -62,22 +62,20 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
     rng = random.Random(seed)
     target, draft = make_pair(toys, slots=rng.choice([1, 2, 3, 5]), chunk=rng.choice([3, 8, 64]))
     scheduler = toys.scheduler(target, draft, prefill_ms=rng.choice([1e-6, 0.02, 50]))
-    running: list[tuple[Any, Any, Any, Any, bool]] = []
+    running: list[tuple[Any, Any, Any, bool]] = []
     for _ in range(40):
         start = PROMPT[: rng.randrange(6)]
         prompt = [*start, *(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 20)))]
-        settings, outbox = random_settings(rng), toys.Outbox()
-        text = toys.text(target, draft, outbox, prompt, **settings)
-        scheduler.add([text])
-        running.append((prompt, settings, text, outbox, rng.random() < 0.2))
+        settings = random_settings(rng)
+        running.append((prompt, settings, scheduler.write(prompt, **settings), rng.random() < 0.2))
         for _ in range(rng.randrange(4)):
             scheduler.step()
-            for _, _, other, _, victim in running:
-                other.cancelled |= victim and rng.random() < 0.1
-    toys.run(scheduler)
+            for _, _, other, victim in running:
+                other.text.cancelled |= victim and rng.random() < 0.1
+    scheduler.run()
     ended = set()
-    for prompt, settings, _, outbox, _ in running:
-        alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **{**settings, "k": settings["k"]}))
+    for prompt, settings, outbox, _ in running:
+        alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **settings))
         reason = reason_of(outbox)
         ended.add(reason)
         if reason == "cancelled":
@@ -92,7 +90,7 @@ def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_position(toys: 
     target, draft = make_pair(toys, slots=4, chunk=64)
     scheduler = toys.scheduler(target, draft)
     for first, k in ((1, 3), (2, 1), (3, 0), (4, 3)):
-        scheduler.add([toys.text(target, draft, toys.Outbox(), [first, 2, 3], k=k, max_new_tokens=30)])
+        scheduler.write([first, 2, 3], k=k, max_new_tokens=30)
     scheduler.step()  # reads the prompts
     assert len(target.calls) == len(draft.calls) == 1
     scheduler.step()
@@ -102,10 +100,8 @@ def test_a_step_is_one_call_of_the_target_and_one_of_the_draft_a_position(toys: 
 
 def test_first_come_first_served_and_free_slots_are_used_at_once(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(6)]
-    for i, box in enumerate(boxes):
-        scheduler.add([toys.text(target, None, box, [i, 7], max_new_tokens=2 + i % 3)])
+    scheduler = toys.scheduler(target)
+    boxes = [scheduler.write([i, 7], max_new_tokens=2 + i % 3) for i in range(6)]
     begun: list[int] = []
     while scheduler.busy:
         scheduler.step()
@@ -117,9 +113,8 @@ def test_first_come_first_served_and_free_slots_are_used_at_once(toys: Any) -> N
 def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> None:
     """A token is said to cost a millisecond and the budget is five: no step reads more than five tokens of a prompt."""
     target, _ = make_pair(toys, slots=3, chunk=64)
-    scheduler = toys.scheduler(target, None, prefill_ms=5)
-    box = toys.Outbox()
-    scheduler.add([toys.text(target, None, box, [1], max_new_tokens=40)])
+    scheduler = toys.scheduler(target, prefill_ms=5)
+    box = scheduler.write([1], max_new_tokens=40)
     scheduler.step()
 
     class Costs:
@@ -138,8 +133,7 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
             pass
 
     scheduler.load.score = Costs()
-    late = toys.Outbox()
-    scheduler.add([toys.text(target, None, late, list(range(23)), max_new_tokens=3)])
+    late = scheduler.write(range(23), max_new_tokens=3)
     before = len(box)
     while not late:
         scheduler.step()
@@ -152,8 +146,8 @@ def test_a_long_prompt_is_read_in_pieces_that_others_can_wait_for(toys: Any) -> 
 def test_a_prompt_is_read_in_whole_chunks_if_no_text_waits(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2, chunk=8)
     scheduler = toys.scheduler(target, draft)
-    scheduler.add([toys.text(target, draft, toys.Outbox(), list(range(19)), k=2, max_new_tokens=1)])
-    toys.run(scheduler)
+    scheduler.write(range(19), k=2, max_new_tokens=1)
+    scheduler.run()
     assert [(count, rows) for ((_, _, count, rows),) in target.calls] == [(8, 1), (8, 1), (3, 1)]
 
 
@@ -161,16 +155,14 @@ def test_a_prompt_is_read_in_whole_chunks_if_no_text_waits(toys: Any) -> None:
 def test_a_second_turn_reads_only_the_new_tokens(toys: Any, k: int) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
-    first, second = toys.Outbox(), toys.Outbox()
-    scheduler.add([toys.text(target, draft, first, PROMPT, k=k, max_new_tokens=10)])
-    toys.run(scheduler)
-    prompt = [*PROMPT, *(token for token, _ in tokens_of(first)), 7, 8]
-    again = toys.text(target, draft, second, prompt, k=k, max_new_tokens=10)
-    scheduler.add([again])
+    first = scheduler.write(PROMPT, k=k, max_new_tokens=10)
+    scheduler.run()
+    prompt = [*PROMPT, *toys.tokens(first), 7, 8]
+    second = scheduler.write(prompt, k=k, max_new_tokens=10)
     read = len(target.calls)
-    toys.run(scheduler)
+    scheduler.run()
     assert target.calls[read][0][2] == 3  # the last token of the answer, which was never read, and two new ones
-    assert again.tally.statistics().reused_tokens == len(prompt) - 3
+    assert second.text.tally.statistics().reused_tokens == len(prompt) - 3
     assert tokens_of(second) == tokens_of(
         list(toys.generate(*make_pair(toys, slots=1), prompt, k=k, max_new_tokens=10))
     )
@@ -178,40 +170,36 @@ def test_a_second_turn_reads_only_the_new_tokens(toys: Any, k: int) -> None:
 
 def test_the_same_prompt_again_reads_its_last_token_and_leaves_the_longer_text_whole(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(3)]
-    scheduler.add([toys.text(target, None, boxes[0], PROMPT, max_new_tokens=8)])
-    toys.run(scheduler)
-    answer = [token for token, _ in tokens_of(boxes[0])]
-    scheduler.add([toys.text(target, None, boxes[1], PROMPT, max_new_tokens=8)])
+    scheduler = toys.scheduler(target)
+    first = scheduler.write(PROMPT, max_new_tokens=8)
+    scheduler.run()
+    answer = toys.tokens(first)
+    again = scheduler.write(PROMPT, max_new_tokens=8)
     calls = len(target.calls)
-    toys.run(scheduler)
+    scheduler.run()
     assert target.calls[calls] == [(1, len(PROMPT) - 1, 1, 1)]  # copied to the slot that was free
-    assert tokens_of(boxes[1]) == tokens_of(boxes[0])
-    longer = toys.text(target, None, boxes[2], [*PROMPT, *answer, 9], max_new_tokens=2)
-    scheduler.add([longer])
-    toys.run(scheduler)
-    assert longer.tally.statistics().reused_tokens == len(PROMPT) + len(answer) - 1
+    assert tokens_of(again) == tokens_of(first)
+    longer = scheduler.write([*PROMPT, *answer, 9], max_new_tokens=2)
+    scheduler.run()
+    assert longer.text.tally.statistics().reused_tokens == len(PROMPT) + len(answer) - 1
 
 
 def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler = toys.scheduler(target, None)
+    scheduler = toys.scheduler(target)
     for key, reused in (("a", 0), ("b", 0), ("a", len(PROMPT) - 1), ("", 0)):
-        text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=2, cache_key=key)
-        scheduler.add([text])
-        toys.run(scheduler)
-        assert text.tally.statistics().reused_tokens == reused
+        box = scheduler.write(PROMPT, max_new_tokens=2, cache_key=key)
+        scheduler.run()
+        assert box.text.tally.statistics().reused_tokens == reused
 
 
 def test_samples_of_a_prompt_read_it_once(toys: Any) -> None:
     target, draft = make_pair(toys, slots=4)
     scheduler = toys.scheduler(target, draft)
-    boxes = [toys.Outbox() for _ in range(6)]
     settings: dict[str, Any] = {"k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
     prompt = list(range(20))
-    scheduler.add([toys.text(target, draft, box, prompt, sample=i, **settings) for i, box in enumerate(boxes)])
-    toys.run(scheduler)
+    boxes = scheduler.write_samples(6, prompt, **settings)
+    scheduler.run()
     read = sum(count for call in target.calls for _, past, count, _ in call if past + count <= len(prompt))
     assert read == len(prompt) + 5  # once, and the last token for each of the others
     texts = [tuple(tokens_of(box)) for box in boxes]
@@ -223,13 +211,10 @@ def test_samples_of_a_prompt_read_it_once(toys: Any) -> None:
 
 def test_a_cancelled_text_frees_its_slot_within_a_step(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
-    scheduler = toys.scheduler(target, None)
-    box, next_box = toys.Outbox(), toys.Outbox()
-    text = toys.text(target, None, box, PROMPT, max_new_tokens=30)
-    scheduler.add([text])
-    scheduler.add([toys.text(target, None, next_box, [9, 9], max_new_tokens=2)])
+    scheduler = toys.scheduler(target)
+    box, next_box = scheduler.write(PROMPT, max_new_tokens=30), scheduler.write([9, 9], max_new_tokens=2)
     scheduler.step()
-    text.cancelled = True
+    box.text.cancelled = True
     scheduler.step()
     assert reason_of(box) == "cancelled"
     assert tokens_of(next_box)
@@ -239,11 +224,9 @@ def test_an_error_of_one_text_is_no_other_texts_error(toys: Any) -> None:
     good = toys.random_logits(VOCAB, 1)
     bad = np.full(VOCAB, np.nan, np.float32)
     target = toys.Session(lambda text: bad if text[1:2] == (29,) else good(text), slots=3)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(3)]
-    for box, prompt in zip(boxes, ([1, 2], [1, 29], [1, 3]), strict=True):
-        scheduler.add([toys.text(target, None, box, prompt, max_new_tokens=5)])
-    toys.run(scheduler)
+    scheduler = toys.scheduler(target)
+    boxes = [scheduler.write(prompt, max_new_tokens=5) for prompt in ([1, 2], [1, 29], [1, 3])]
+    scheduler.run()
     assert isinstance(boxes[1][-1], GenerationError)
     assert "NaN" in str(boxes[1][-1])
     assert reason_of(boxes[0]) == reason_of(boxes[2]) == "max_new_tokens"
@@ -253,9 +236,9 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
     """It fails on its own token in the place of a drafted one, which is still in the cache."""
     logits = toys.random_logits(VOCAB, 1)
     target, draft = toys.Session(logits, slots=1), toys.Session(toys.random_logits(VOCAB, 2), slots=1)
-    scheduler, box, again = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    text = toys.text(target, draft, box, PROMPT, k=4, max_new_tokens=30)
-    keep, kept = text.shaper.keep, []
+    scheduler = toys.scheduler(target, draft)
+    box = scheduler.write(PROMPT, k=4, max_new_tokens=30)
+    keep, kept = box.text.shaper.keep, []
 
     def fail_at_the_fifth(tokens: Sequence[int]) -> None:
         kept.extend(tokens)
@@ -263,13 +246,12 @@ def test_the_drafts_of_a_failed_text_are_never_reused(toys: Any, monkeypatch: py
             raise GenerationError("grammar", "grew too large")
         keep(tokens)
 
-    monkeypatch.setattr(text.shaper, "keep", fail_at_the_fifth)
-    scheduler.add([text])
-    toys.run(scheduler)
+    monkeypatch.setattr(box.text.shaper, "keep", fail_at_the_fifth)
+    scheduler.run()
     assert isinstance(box[-1], GenerationError)
     prompt = [*PROMPT, *kept, 9]
-    scheduler.add([toys.text(target, draft, again, prompt, k=0, max_new_tokens=1)])
-    toys.run(scheduler)
+    again = scheduler.write(prompt, k=0, max_new_tokens=1)
+    scheduler.run()
     assert tokens_of(again)[0][0] == logits(tuple(prompt)).argmax()
 
 
@@ -282,10 +264,9 @@ def test_an_error_of_either_model_ends_one_text(toys: Any, broken: str) -> None:
 
     target = toys.Session(breaks if broken == "target" else good, slots=2)
     draft = toys.Session(breaks if broken == "draft" else good, slots=2)
-    scheduler, box, other = toys.scheduler(target, draft), toys.Outbox(), toys.Outbox()
-    scheduler.add([toys.text(target, draft, box, PROMPT, k=4, max_new_tokens=30)])
-    scheduler.add([toys.text(target, draft, other, [7, 7], k=4, max_new_tokens=30)])
-    toys.run(scheduler)
+    scheduler = toys.scheduler(target, draft)
+    box, other = (scheduler.write(prompt, k=4, max_new_tokens=30) for prompt in (PROMPT, [7, 7]))
+    scheduler.run()
     assert isinstance(box[-1], GenerationError)
     assert reason_of(other) == "max_new_tokens"
 
@@ -298,25 +279,22 @@ def test_a_drafter_that_raises_ends_its_own_texts(toys: Any, monkeypatch: pytest
         raise RuntimeError("out of memory")
 
     scheduler = toys.scheduler(target, draft)
-    boxes = [toys.Outbox() for _ in range(2)]
-    for box, k in zip(boxes, (3, 0), strict=True):
-        scheduler.add([toys.text(target, draft, box, PROMPT, k=k, max_new_tokens=8)])
+    boxes = [scheduler.write(PROMPT, k=k, max_new_tokens=8) for k in (3, 0)]
     monkeypatch.setattr(draft.drafter, call, fail)
-    toys.run(scheduler)
+    scheduler.run()
     assert str(boxes[0][-1]) == f"drafter model: {call} raised RuntimeError: out of memory"
     assert reason_of(boxes[1]) == "max_new_tokens"
     monkeypatch.undo()
-    again, alone = toys.Outbox(), toys.generate(*make_pair(toys, slots=1), PROMPT, k=3, max_new_tokens=8)
-    scheduler.add([toys.text(target, draft, again, PROMPT, k=3, max_new_tokens=8)])
-    toys.run(scheduler)
+    again = scheduler.write(PROMPT, k=3, max_new_tokens=8)
+    scheduler.run()
+    alone = toys.generate(*make_pair(toys, slots=1), PROMPT, k=3, max_new_tokens=8)
     assert tokens_of(again) == tokens_of(list(alone))
 
 
 def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler = toys.scheduler(target, None)
-    box = toys.Outbox()
-    scheduler.add([toys.text(target, None, box, PROMPT, max_new_tokens=30)])
+    scheduler = toys.scheduler(target)
+    box = scheduler.write(PROMPT, max_new_tokens=30)
     scheduler.step()
     run_well = target.run
 
@@ -327,18 +305,15 @@ def test_the_cache_entries_of_a_failed_call_are_never_used(toys: Any, monkeypatc
     scheduler.step()
     assert isinstance(box[-1], RuntimeError)
     monkeypatch.setattr(target, "run", run_well)
-    text = toys.text(target, None, toys.Outbox(), PROMPT, max_new_tokens=3)
-    scheduler.add([text])
-    toys.run(scheduler)
-    assert text.tally.statistics().reused_tokens == 0
+    again = scheduler.write(PROMPT, max_new_tokens=3)
+    scheduler.run()
+    assert again.text.tally.statistics().reused_tokens == 0
 
 
 def test_ending_all_ends_those_that_wait_too(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(4)]
-    scheduler.add([toys.text(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes[:3])])
-    scheduler.add([toys.text(target, None, boxes[3], PROMPT)])
+    scheduler = toys.scheduler(target)
+    boxes = [*scheduler.write_samples(3, PROMPT), scheduler.write(PROMPT)]
     scheduler.step()
     scheduler.end_all()
     assert not scheduler.busy
@@ -350,19 +325,17 @@ def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
     toys: Any, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     target, _ = make_pair(toys, slots=3, chunk=64)
-    scheduler, box, cancelled, other = toys.scheduler(target, None), toys.Outbox(), toys.Outbox(), toys.Outbox()
-    texts = [toys.text(target, None, out, PROMPT, max_new_tokens=6) for out in (box, cancelled)]
+    scheduler = toys.scheduler(target)
+    box, cancelled, other = (scheduler.write(PROMPT, max_new_tokens=6) for _ in range(3))
 
     def fail(*tokens: int) -> str:
         raise BundleError("tokenizer: cannot decode")
 
-    for text in texts:
-        monkeypatch.setattr(text._stream, broken, fail)
-        scheduler.add([text])
-    scheduler.add([toys.text(target, None, other, PROMPT, max_new_tokens=6)])
+    for out in (box, cancelled):
+        monkeypatch.setattr(out.text._stream, broken, fail)
     scheduler.step()
-    texts[1].cancelled = True
-    toys.run(scheduler)
+    cancelled.text.cancelled = True
+    scheduler.run()
     for out in (box, cancelled):
         assert isinstance(out[-1], BundleError)
         assert not any(isinstance(event, Finished | BaseException) for event in out[:-1])
@@ -371,14 +344,10 @@ def test_tokens_that_cannot_be_decoded_end_only_their_own_text(
 
 def test_cancelled_samples_end_together_and_take_no_slot(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(4)]
-    samples = [toys.text(target, None, box, PROMPT, sample=i) for i, box in enumerate(boxes)]
-    scheduler.add(samples)
-    other = toys.Outbox()
-    scheduler.add([toys.text(target, None, other, [9, 9], max_new_tokens=2)])
-    for sample in samples:
-        sample.cancelled = True
+    scheduler = toys.scheduler(target)
+    boxes, other = scheduler.write_samples(4, PROMPT), scheduler.write([9, 9], max_new_tokens=2)
+    for box in boxes:
+        box.text.cancelled = True
     scheduler.step()
     assert [reason_of(box) for box in boxes] == ["cancelled"] * 4
     assert tokens_of(other)
@@ -386,7 +355,7 @@ def test_cancelled_samples_end_together_and_take_no_slot(toys: Any) -> None:
 
 def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler, order = toys.scheduler(target, None), []
+    scheduler, order = toys.scheduler(target), []
 
     class Box:
         def __init__(self, name: str) -> None:
@@ -396,23 +365,20 @@ def test_samples_of_the_earlier_prompt_come_first(toys: Any) -> None:
             order.extend(self.name for event in events if isinstance(event, Finished))
 
     for name in "ab":
-        scheduler.add(
-            [toys.text(target, None, Box(name), [ord(name) % 30, 3], sample=i, max_new_tokens=2) for i in range(3)]
-        )
-    toys.run(scheduler)
+        prompt = [ord(name) % 30, 3]
+        scheduler.add([scheduler.make(Box(name), prompt, sample=i, max_new_tokens=2) for i in range(3)])
+    scheduler.run()
     assert order == ["a", "b", "a", "a", "b", "b"]
 
 
 def test_the_figures_of_a_text_that_has_ended_stand_still(toys: Any) -> None:
     target, _ = make_pair(toys, slots=1)
-    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
-    texts = [toys.text(target, None, box, PROMPT) for box in boxes]
-    for text in texts:
-        scheduler.add([text])
+    scheduler = toys.scheduler(target)
+    boxes = [scheduler.write(PROMPT) for _ in range(2)]
     scheduler.step()
     scheduler.end_all()
-    for text, box in zip(texts, boxes, strict=True):
-        assert text.tally.statistics() == box[-1].statistics
+    for box in boxes:
+        assert box.text.tally.statistics() == box[-1].statistics
 
 
 def counted(call: Callable[[], Any]) -> tuple[int, Any]:
@@ -470,13 +436,11 @@ def test_k_is_chosen_by_load_while_prompts_are_read_in_every_step(toys: Any, mon
 
         monkeypatch.setattr(model, "run", run_slowly)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    scheduler, box, rng = toys.scheduler(target, draft, prefill_ms=2), toys.Outbox(), random.Random(1)
-    text = toys.text(target, draft, box, [1], k="auto", max_new_tokens=90)
-    scheduler.add([text])
-    while not text.ended:
+    scheduler, rng = toys.scheduler(target, draft, prefill_ms=2), random.Random(1)
+    box = scheduler.write([1], k="auto", max_new_tokens=90)
+    while not box.text.ended:
         if not scheduler.waiting:
-            prompt = [rng.randrange(VOCAB) for _ in range(40)]
-            scheduler.add([toys.text(target, None, toys.Outbox(), prompt, max_new_tokens=1)])
+            scheduler.write([rng.randrange(VOCAB) for _ in range(40)], max_new_tokens=1)
         scheduler.step()
     drafted = [event.drafted for event in box if isinstance(event, Round)]
     assert len(drafted) > 40

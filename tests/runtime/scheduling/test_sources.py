@@ -36,7 +36,7 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
     sources = [tuple(rng.randrange(VOCAB) for _ in range(rng.randrange(1, 33))) for _ in range(4)]
     target, draft = make_pair(toys, slots=rng.choice([1, 2, 3, 5]), chunk=rng.choice([3, 8, 64]))
     scheduler = toys.scheduler(target, draft, prefill_ms=rng.choice([1e-6, 0.02, 50]))
-    running: list[tuple[Any, Any, Any, Any, bool]] = []
+    running: list[tuple[Any, Any, Any, bool]] = []
     for _ in range(40):
         greedy = rng.random() < 0.4
         prompt = [*START, *([7, 8, 9][: rng.randrange(4)] if rng.random() < 0.5 else [])]
@@ -49,16 +49,13 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
             "eos": [rng.randrange(VOCAB)],
             "cache_key": rng.choice(["", "", "", "b"]),
         }
-        outbox = toys.Outbox()
-        text = toys.text(target, draft, outbox, prompt, **settings)
-        scheduler.add([text])
-        running.append((prompt, settings, text, outbox, rng.random() < 0.2))
+        running.append((prompt, settings, scheduler.write(prompt, **settings), rng.random() < 0.2))
         for _ in range(rng.randrange(4)):
             scheduler.step()
-            for _, _, other, _, victim in running:
-                other.cancelled |= victim and rng.random() < 0.1
-    toys.run(scheduler)
-    for prompt, settings, _, outbox, _ in running:
+            for _, _, other, victim in running:
+                other.text.cancelled |= victim and rng.random() < 0.1
+    scheduler.run()
+    for prompt, settings, outbox, _ in running:
         alone = list(toys.generate(*make_pair(toys, slots=1, chunk=64), prompt, **settings))
         assert isinstance(outbox[-1], Finished)
         written = toys.tokens(outbox)
@@ -68,36 +65,33 @@ def test_every_text_equals_the_text_written_alone(toys: Any, seed: int) -> None:
 
 def test_simultaneous_sources_share_a_call_and_equal_ones_are_read_once(toys: Any) -> None:
     target, _ = make_pair(toys, slots=4)
-    scheduler = toys.scheduler(target, None)
-    boxes = [toys.Outbox() for _ in range(4)]
-    for box, source in zip(boxes, (SOURCE, SOURCE[:3], SOURCE, SOURCE[2:]), strict=True):
-        scheduler.add([toys.text(target, None, box, START, source=source, max_new_tokens=6)])
+    scheduler, sources = toys.scheduler(target), (SOURCE, SOURCE[:3], SOURCE, SOURCE[2:])
+    boxes = [scheduler.write(START, source=source, max_new_tokens=6) for source in sources]
     scheduler.step()
     assert target.encoded == [[(0, SOURCE), (1, SOURCE[:3]), (3, SOURCE[2:])]]
     assert len(target.calls) == 1  # and their first tokens come in the same step
-    toys.run(scheduler)
+    scheduler.run()
     assert toys.tokens(boxes[0]) == toys.tokens(boxes[2]) != toys.tokens(boxes[1])
 
 
 def test_a_call_reads_no_more_sources_than_the_longest_has_tokens(toys: Any) -> None:
     target, _ = make_pair(toys, slots=3)
-    scheduler = toys.scheduler(target, None)
+    scheduler = toys.scheduler(target)
     sources = [tuple(range(20)), tuple(range(1, 13)), tuple(range(5))]
     for source in sources:
-        scheduler.add([toys.text(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
-    toys.run(scheduler)
+        scheduler.write(START, source=source, max_new_tokens=3)
+    scheduler.run()
     assert [[source for _, source in call] for call in target.encoded] == [sources[:2], sources[2:]]
 
 
 def test_while_others_wait_for_tokens_one_source_is_read_a_step(toys: Any) -> None:
     """What a token of a source costs is not known yet, or is too much."""
     target, _ = make_pair(toys, slots=4)
-    scheduler, box = toys.scheduler(target, None, prefill_ms=1e-6), toys.Outbox()
-    scheduler.add([toys.text(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler = toys.scheduler(target, prefill_ms=1e-6)
+    box = scheduler.write(START, source=SOURCE, max_new_tokens=30)
     scheduler.step()
     for first in range(3):
-        source = (first, *SOURCE)
-        scheduler.add([toys.text(target, None, toys.Outbox(), START, source=source, max_new_tokens=3)])
+        scheduler.write(START, source=(first, *SOURCE), max_new_tokens=3)
     for calls in (2, 3, 4):
         before = len(box)
         scheduler.step()
@@ -110,10 +104,9 @@ def test_the_same_source_again_is_not_read_again(toys: Any) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler, reused = toys.scheduler(target, draft), []
     for source, k in ((SOURCE, 2), (SOURCE[1:], 0), (SOURCE, 2), (SOURCE[1:], 2)):
-        text = toys.text(target, draft, toys.Outbox(), START, source=source, k=k, max_new_tokens=6)
-        scheduler.add([text])
-        toys.run(scheduler)
-        reused.append(text.tally.statistics().reused_tokens)
+        box = scheduler.write(START, source=source, k=k, max_new_tokens=6)
+        scheduler.run()
+        reused.append(box.text.tally.statistics().reused_tokens)
     assert reused == [0, 0, len(SOURCE), len(SOURCE) - 1]
     assert read_of(target) == [SOURCE, SOURCE[1:]]
     assert read_of(draft) == [SOURCE, SOURCE[1:]]  # the second once its text drafts
@@ -121,35 +114,33 @@ def test_the_same_source_again_is_not_read_again(toys: Any) -> None:
 
 def test_a_running_texts_source_is_copied_to_another_slot(toys: Any) -> None:
     target, draft = make_pair(toys, slots=3)
-    scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(3)]
-    for box in boxes:
-        scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=3, max_new_tokens=12)])
+    scheduler, boxes = toys.scheduler(target, draft), []
+    for _ in range(3):
+        boxes.append(scheduler.write(START, source=SOURCE, k=3, max_new_tokens=12))
         scheduler.step()
         scheduler.step()
-    toys.run(scheduler)
+    scheduler.run()
     assert read_of(target) == read_of(draft) == [SOURCE]
     assert toys.tokens(boxes[0]) == toys.tokens(boxes[1]) == toys.tokens(boxes[2])
 
 
 def test_samples_of_a_source_read_it_once(toys: Any) -> None:
     target, draft = make_pair(toys, slots=3)
-    scheduler, boxes = toys.scheduler(target, draft), [toys.Outbox() for _ in range(5)]
-    settings: dict[str, Any] = {"source": SOURCE, "k": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
-    scheduler.add([toys.text(target, draft, box, START, sample=i, **settings) for i, box in enumerate(boxes)])
-    toys.run(scheduler)
+    scheduler = toys.scheduler(target, draft)
+    boxes = scheduler.write_samples(5, START, source=SOURCE, k=2, max_new_tokens=6, temperature=1.0, seed=3)
+    scheduler.run()
     assert read_of(target) == read_of(draft) == [SOURCE]
     assert len({tuple(toys.tokens(box)) for box in boxes}) == 5
 
 
 def test_a_beginning_is_shared_only_under_the_same_source(toys: Any) -> None:
     target, _ = make_pair(toys, slots=3)
-    scheduler, reused = toys.scheduler(target, None), []
+    scheduler, reused = toys.scheduler(target), []
     prompt = [*START, 7, 8, 9]
     for source in (SOURCE, SOURCE[:-1], SOURCE, (*SOURCE, 0)):
-        text = toys.text(target, None, toys.Outbox(), prompt, source=source, max_new_tokens=3)
-        scheduler.add([text])
-        toys.run(scheduler)
-        reused.append(text.tally.statistics().reused_tokens)
+        box = scheduler.write(prompt, source=source, max_new_tokens=3)
+        scheduler.run()
+        reused.append(box.text.tally.statistics().reused_tokens)
     assert reused == [0, 0, len(SOURCE) + len(prompt) - 1, 0]
 
 
@@ -157,13 +148,9 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
     target, draft = make_pair(toys, slots=4)
     scheduler = toys.scheduler(target, draft)
     for keys in (("a", "b"), ("a",), ("",)):
-        texts = [
-            toys.text(target, draft, toys.Outbox(), START, source=SOURCE, k=2, max_new_tokens=4, cache_key=key)
-            for key in keys
-        ]
-        for text in texts:
-            scheduler.add([text])
-        toys.run(scheduler)
+        for key in keys:
+            scheduler.write(START, source=SOURCE, k=2, max_new_tokens=4, cache_key=key)
+        scheduler.run()
     assert len(read_of(target)) == len(read_of(draft)) == 3
 
 
@@ -171,12 +158,11 @@ def test_nothing_is_shared_across_cache_keys(toys: Any) -> None:
 def test_the_drafts_encoder_reads_a_source_when_the_text_first_drafts(toys: Any, k: Any) -> None:
     target, draft = make_pair(toys, slots=2)
     scheduler = toys.scheduler(target, draft)
-    scheduler.add([toys.text(target, draft, toys.Outbox(), START, source=SOURCE, k=0, max_new_tokens=8)])
-    toys.run(scheduler)
+    scheduler.write(START, source=SOURCE, k=0, max_new_tokens=8)
+    scheduler.run()
     assert read_of(draft) == []
-    box = toys.Outbox()
-    scheduler.add([toys.text(target, draft, box, START, source=SOURCE, k=k, max_new_tokens=20)])
-    toys.run(scheduler)
+    box = scheduler.write(START, source=SOURCE, k=k, max_new_tokens=20)
+    scheduler.run()
     assert read_of(draft) == [SOURCE]
     assert any(event.drafted for event in box if isinstance(event, Round))
     first = [len(call) for call in draft.encoded]
@@ -191,20 +177,24 @@ def test_a_source_too_long_for_the_drafts_encoder_is_not_drafted(toys: Any) -> N
     assert read_of(draft) == [SOURCE[:4]]
 
 
-def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    target, _ = make_pair(toys, slots=4)
-    encode = target.encode
+def fail_at_29(session: Any) -> None:
+    """From now on its encoder reads no source that has this token."""
+    encode = session.encode
 
-    def fails_at_29(sources: Any) -> None:
+    def fails(sources: Any) -> None:
         if any(29 in tokens for _, tokens in sources):
             raise GenerationError("prompt", "the encoder cannot read it")
         encode(sources)
 
-    monkeypatch.setattr(target, "encode", fails_at_29)
-    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(4)]
-    for box, source in zip(boxes, (SOURCE, (1, 29), SOURCE[2:], (1, 29)), strict=True):
-        scheduler.add([toys.text(target, None, box, START, source=source, max_new_tokens=5)])
-    toys.run(scheduler)
+    session.encode = fails
+
+
+def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any) -> None:
+    target, _ = make_pair(toys, slots=4)
+    fail_at_29(target)
+    scheduler, sources = toys.scheduler(target), (SOURCE, (1, 29), SOURCE[2:], (1, 29))
+    boxes = [scheduler.write(START, source=source, max_new_tokens=5) for source in sources]
+    scheduler.run()
     for box in (boxes[1], boxes[3]):
         assert [str(event) for event in box] == ["prompt: the encoder cannot read it"]
     alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=SOURCE[2:], max_new_tokens=5)
@@ -214,26 +204,14 @@ def test_a_source_that_cannot_be_read_ends_its_own_texts(toys: Any, monkeypatch:
 
 @pytest.mark.parametrize("k", [3, "auto"])
 @pytest.mark.parametrize("drafter", ["model", "hierarchical"])
-def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
-    toys: Any, monkeypatch: pytest.MonkeyPatch, drafter: str, k: Any
-) -> None:
+def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(toys: Any, drafter: str, k: Any) -> None:
     """Its values do not fit the draft's caches, and the texts beside it draft as they do alone."""
     target, draft = make_pair(toys, slots=3)
-    encode = draft.encode
-
-    def fails_at_29(sources: Any) -> None:
-        if any(29 in tokens for _, tokens in sources):
-            raise GenerationError("prompt", "the encoder cannot read it")
-        encode(sources)
-
-    monkeypatch.setattr(draft, "encode", fails_at_29)
+    fail_at_29(draft)
     scheduler, who = toys.scheduler(target, draft), make_drafters(VOCAB, Draft(draft))[drafter]
-    boxes = [toys.Outbox() for _ in range(3)]
     sources = (SOURCE, (1, 29), SOURCE[2:])
-    for box, source in zip(boxes, sources, strict=True):
-        settings: dict[str, Any] = {"source": source, "k": k, "max_new_tokens": 24}
-        scheduler.add([toys.text(target, draft, box, START, drafter=who, **settings)])
-    toys.run(scheduler)
+    boxes = [scheduler.write(START, source=source, k=k, max_new_tokens=24, drafter=who) for source in sources]
+    scheduler.run()
     for box, source in zip(boxes, sources, strict=True):
         alone = toys.generate(make_pair(toys, slots=1)[0], None, START, source=source, max_new_tokens=24)
         assert toys.tokens(box) == toys.tokens(list(alone))
@@ -244,8 +222,8 @@ def test_a_source_that_the_draft_cannot_read_costs_its_own_text_the_draft(
 
 def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     target, _ = make_pair(toys, slots=2)
-    scheduler, box = toys.scheduler(target, None), toys.Outbox()
-    scheduler.add([toys.text(target, None, box, START, source=SOURCE, max_new_tokens=30)])
+    scheduler = toys.scheduler(target)
+    box = scheduler.write(START, source=SOURCE, max_new_tokens=30)
     scheduler.step()
 
     def fail(parts: Any) -> Any:
@@ -255,8 +233,8 @@ def test_after_a_call_that_failed_no_source_is_reused(toys: Any, monkeypatch: py
         patch.setattr(target, "run", fail)
         scheduler.step()
     assert isinstance(box[-1], RuntimeError)
-    scheduler.add([toys.text(target, None, toys.Outbox(), START, source=SOURCE, max_new_tokens=3)])
-    toys.run(scheduler)
+    scheduler.write(START, source=SOURCE, max_new_tokens=3)
+    scheduler.run()
     assert read_of(target) == [SOURCE, SOURCE]
 
 
@@ -290,14 +268,12 @@ def test_a_round_counts_no_time_of_sources_as_the_drafts(toys: Any, monkeypatch:
 
     monkeypatch.setattr(target, "encode", slowly)
     monkeypatch.setattr(time, "perf_counter", lambda: clock)
-    scheduler, boxes = toys.scheduler(target, None), [toys.Outbox() for _ in range(2)]
-    texts = []
-    for box, source in zip(boxes, (SOURCE, SOURCE[1:]), strict=True):
-        texts.append(toys.text(target, None, box, START, source=source, max_new_tokens=4))
-        scheduler.add(texts[-1:])
+    scheduler, boxes = toys.scheduler(target), []
+    for source in (SOURCE, SOURCE[1:]):
+        boxes.append(scheduler.write(START, source=source, max_new_tokens=4))
         scheduler.step()
-    toys.run(scheduler)
-    first, second = (text.tally.statistics() for text in texts)
+    scheduler.run()
+    first, second = (box.text.tally.statistics() for box in boxes)
     assert first.encode_seconds == second.encode_seconds == first.prefill_seconds == 3.0
     assert first.draft_seconds == 0.0
     assert first.decode_seconds == 3.0  # it waited for the other's source

@@ -63,12 +63,11 @@ def count_texts(toys: Any) -> CountTexts:
         for seed in seeds:
             readers.append(Reader(length))
             given = {"max_new_tokens": limit, **how}
-            readers[-1].text = toys.text(target, draft, readers[-1], prompt, k=k, seed=seed, **given)
+            readers[-1].text = scheduler.make(readers[-1], prompt, k=k, seed=seed, **given)
             scheduler.add([readers[-1].text])
             while scheduler.waiting > SLOTS:
                 scheduler.step()
-        while scheduler.busy:
-            scheduler.step()
+        scheduler.run()
         counts = np.zeros(target.real_vocab**length)
         for reader in readers:
             assert not reader.errors, reader.errors
