@@ -83,27 +83,16 @@ class Run:
 def record_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json and --record, as the argument `run`."""
 
-    @_json
-    @_record
+    @click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
+    @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
     @functools.wraps(command)
-    def with_run(*, json_output: bool, record: Path | None, **others: Any) -> Any:
-        return command(run=Run(None, json_output, record), **others)
+    def with_run(*, json_output: bool, record: Path | None, run_threads: int | None = None, **others: Any) -> Any:
+        return command(run=Run(run_threads, json_output, record), **others)
 
     return with_run
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--threads, --json and --record, as the argument `run`."""
-
-    @click.option("--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all cores]")
-    @_json
-    @_record
-    @functools.wraps(command)
-    def with_run(*, threads: int | None, json_output: bool, record: Path | None, **others: Any) -> Any:
-        return command(run=Run(threads, json_output, record), **others)
-
-    return with_run
-
-
-_json = click.option("--json", "json_output", is_flag=True, help="Print one JSON object.")
-_record = click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Write a record of the run.")
+    threads = "Number of threads.  [default: all cores]"
+    return click.option("--threads", "run_threads", type=click.IntRange(min=1), help=threads)(record_options(command))

@@ -6,9 +6,9 @@ A sheet is a table before it is rendered: the terminal and the documents show th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,6 +30,7 @@ class Spread:
 Cell = str | float | Spread | None
 """None is a cell without a value."""
 
+Row = TypeVar("Row")
 SPREAD = "± is half of what the middle half of the trials spans."
 
 
@@ -67,6 +68,19 @@ class Sheet:
         """A sheet of single figures with their names; figures that are None are left out."""
         rows = tuple((name, value) for name, value in figures if value is not None)
         return cls(title, (Column("measure"), Column("value")), rows, tuple(notes))
+
+    @classmethod
+    def of_rows(
+        cls,
+        title: str,
+        rows: Iterable[Row],
+        columns: Sequence[tuple[Column, Callable[[Row], Cell]]],
+        notes: Sequence[str] = (),
+        keys: int = 1,
+    ) -> Sheet:
+        """A sheet with a line for each of `rows`; each column stands beside the function that gives its cells."""
+        cells = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
+        return cls(title, tuple(column for column, _ in columns), cells, tuple(notes), keys)
 
     @property
     def headers(self) -> list[str]:

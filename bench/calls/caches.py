@@ -120,7 +120,7 @@ def measure(
         kind, count, before = case
         bench = benches[kind]
         ids = bench.random_ids(count)
-        read = bench.read_bytes(ids) + bench.cache_bytes(before)
+        read = bench.read_bytes(ids) + bench.entry.cache_bytes(before)
         return [Pair(bench.time_call(ids, count), read / ceiling.bytes_per_second()) for _ in repeated(2)]
 
     trials: dict[Case, list[list[Pair]]] = {}
@@ -152,7 +152,7 @@ def _describe(
         kind=kind,
         tokens=tokens,
         cached=cached,
-        cache_bytes=bench.cache_bytes(cached),
+        cache_bytes=bench.entry.cache_bytes(cached),
         over_first=median(ratios),
         over_first_quartiles=quartiles(ratios),
         **dict(describe_pairs(trials[case])),

@@ -141,12 +141,12 @@ def _describe(
     bench.fill(cached)
     of_experts = bench.expert_bytes(bench.random_ids(tokens))
     of_others = weight_reads.matrix_bytes(bench.entry) - weight_reads.expert_bytes(bench.entry)
-    read_bytes = of_others + of_experts + bench.cache_bytes(cached)
+    read_bytes = of_others + of_experts + bench.entry.cache_bytes(cached)
     calls = [call for call in calls if call.point == point and call.rows == tokens]
     chosen = [calls[i] for i in middle_half([call.seconds for call in calls])]
     seconds = float(np.mean([plain[i] for i in middle_half(plain)]))
     profiled = float(np.mean([call.seconds for call in chosen]))
-    reads: dict[Group, int] = {"attention": bench.cache_bytes(cached), "experts": of_experts}
+    reads: dict[Group, int] = {"attention": bench.entry.cache_bytes(cached), "experts": of_experts}
     parts = breakdown(chosen, matrix_names(bench.entry), reads)
     return CallProfile(
         tokens=tokens,

@@ -12,7 +12,7 @@ from bench.measurement import measurement
 from bench.texts.guided import GuidedDrafter, draft_of
 from mxspec.evaluate.bench.options import bundle_argument, new_tokens_option, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts
-from mxspec.evaluate.bench.speculate.grid import SettingsGrid
+from mxspec.evaluate.bench.speculate.grid import points_of, require_runnable
 from mxspec.evaluate.bench.speculate.measure import Measurement, TimedAnswer, write_together
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.options import Progress
@@ -85,10 +85,11 @@ def main(
     progress: Progress,
 ) -> SpeculationResult:
     """Time greedy speculative beside plain decoding with guesses that are right with a given probability."""
-    grid = SettingsGrid((bundle,), (ops.threads(),), batch, (context,), (0.0,), ("model",), ("auto",), ks)
-    grid.require(new_tokens, fp16=False)
+    decoding = {"temperature": (0.0,), "drafter": ("model",), "verifier": ("auto",), "k": ks}
+    points = points_of((bundle,), threads=(ops.threads(),), batch=batch, context=(context,), **decoding)
+    require_runnable((bundle,), points, new_tokens, fp16=False)
     asked = Prompts(None if text is None else read_text(text, "--text"), None, prompts)
     measured = Measurement({bundle.name: bundle}, asked, new_tokens, repetitions, write=ImposedWriter(acceptance)).run(
-        grid.points(), progress
+        points, progress
     )
     return SpeculationResult(prompts=prompts, new_tokens=new_tokens, repetitions=repetitions, points=tuple(measured))

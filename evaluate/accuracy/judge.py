@@ -35,7 +35,6 @@ class Interval:
     mean: float
     low: float
     high: float
-    blocks: int
 
 
 def block_starts(lengths: Iterable[int]) -> list[int]:
@@ -53,11 +52,11 @@ def mean_interval(values: NDArray[np.float64], starts: list[int]) -> Interval:
     sums, counts = np.add.reduceat(values, starts), np.diff([*starts, len(values)])
     mean, blocks = float(values.mean()), len(starts)
     if blocks < FEWEST_BLOCKS or not math.isfinite(mean):
-        return Interval(mean, -math.inf, math.inf, blocks)
+        return Interval(mean, -math.inf, math.inf)
     spread = sums - mean * counts
     error = math.sqrt(blocks / (blocks - 1) * float(spread @ spread)) / len(values)
     reach = float(scipy_stats().t.ppf((1 + CONFIDENCE) / 2, blocks - 1)) * error
-    return Interval(mean, mean - reach, mean + reach, blocks)
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def figures_of(
@@ -69,7 +68,8 @@ def figures_of(
     matrix_bytes: int,
 ) -> Figures:
     """The figures of one model compared with the baseline; blocks of tokens begin at `starts`."""
-    found = ratio_interval(scores, baseline, starts)
+    with np.errstate(invalid="ignore"):
+        found = mean_interval(scores.loss - baseline.loss, starts)
     known = scores.divergence[~np.isnan(scores.divergence)]
     whole = len(known) == len(scores.divergence)
     return Figures(
@@ -86,12 +86,6 @@ def figures_of(
         not_finite_tokens=int((~scores.finite).sum()),
         matrix_bytes=matrix_bytes,
     )
-
-
-def ratio_interval(scores: Scores, baseline: Scores, starts: list[int]) -> Interval:
-    """The logarithm of the ratio of perplexities, with its interval."""
-    with np.errstate(invalid="ignore"):
-        return mean_interval(scores.loss - baseline.loss, starts)
 
 
 def perplexity(losses: Floats) -> float:
@@ -122,12 +116,11 @@ def judge_referee(checkpoint: str, referee: Scores, baseline: Scores) -> Referee
 
 def bar_of(target: ModelEntry, asked: float | None) -> float:
     """The largest ratio that passes: `asked`, else the one that chose the target's formats, else MAX_RATIO."""
-    budget = target.budget
-    return asked or (budget and budget.max_ratio) or MAX_RATIO
+    return asked or (target.budget and target.budget.max_ratio) or MAX_RATIO
 
 
 def judge(
-    target: Figures, baseline: Scores, interval: Interval, max_ratio: float, referee: RefereeFigures | None
+    target: Figures, baseline: Scores, blocks: int, max_ratio: float, referee: RefereeFigures | None
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict, and the reasons if it is not "passed".
 
@@ -144,7 +137,7 @@ def judge(
     if reasons:
         return "failed", tuple(reasons)
     tokens = len(baseline.loss)
-    if interval.blocks < FEWEST_BLOCKS:
+    if blocks < FEWEST_BLOCKS:
         least = f"fewer than the {FEWEST_BLOCKS} stretches of {BLOCK} that an interval needs"
         return "too short", (f"too short to judge: {tokens:,} tokens, {least}: give a longer text",)
     between = f"interval {target.ratio_low:.5f} to {target.ratio_high:.5f}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal
 
 from mxspec.evaluate.accuracy.ranks import TensorError
@@ -116,40 +116,26 @@ LEGEND = (
     "Each token is scored once, in the first window that holds it. KL divergence: from the fp16 to the packed "
     "distribution of the next token. Same top token: how often both find the same token likeliest.",
 )
+FigureCell = tuple[Column, Callable[[Figures], Cell]]
 _TENSORS = (Column("tensor"), Column("format"), Column("error"), Column("more MB in fp16", ".2f", 1e-6))
 
 
 def formats_sheet(title: str, figures: Sequence[Figures]) -> Sheet:
     """A row for each format."""
-    sizes = [each.matrix_bytes for each in figures]
-    sized = None not in sizes
-    columns = (
-        Column("format"),
-        *([Column("MB", ".1f", 1e-6)] if sized else []),
-        Column("perplexity", ".4f"),
-        Column("ratio", ".4f"),
-        Column("±", ".4f"),
-        Column("KL (nats)", ".5f"),
-        Column("KL, 99 %", ".4f"),
-        Column("KL, worst", ".3f"),
-        Column("same top token", ".1%"),
-    )
-    rows = tuple(
-        (
-            name_of(each),
-            *([each.matrix_bytes] if sized else []),
-            each.target_perplexity,
-            each.ratio,
-            (each.ratio_high - each.ratio_low) / 2,
-            each.mean_kl_divergence,
-            each.kl_divergence_p99,
-            each.worst_kl_divergence,
-            each.same_top_share,
-        )
-        for each in figures
-    )
+    size: FigureCell = (Column("MB", ".1f", 1e-6), lambda each: each.matrix_bytes)
+    columns: list[FigureCell] = [
+        (Column("format"), name_of),
+        *([] if any(each.matrix_bytes is None for each in figures) else [size]),
+        (Column("perplexity", ".4f"), lambda each: each.target_perplexity),
+        (Column("ratio", ".4f"), lambda each: each.ratio),
+        (Column("±", ".4f"), lambda each: (each.ratio_high - each.ratio_low) / 2),
+        (Column("KL (nats)", ".5f"), lambda each: each.mean_kl_divergence),
+        (Column("KL, 99 %", ".4f"), lambda each: each.kl_divergence_p99),
+        (Column("KL, worst", ".3f"), lambda each: each.worst_kl_divergence),
+        (Column("same top token", ".1%"), lambda each: each.same_top_share),
+    ]
     note = f"ratio: perplexity over that of fp16; ±: half of its {CONFIDENCE:.0%} interval."
-    return Sheet(title, columns, rows, (note, *LEGEND))
+    return Sheet.of_rows(title, figures, columns, (note, *LEGEND))
 
 
 def _tensor(each: TensorError) -> tuple[Cell, ...]:

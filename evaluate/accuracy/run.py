@@ -13,15 +13,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from mxspec.evaluate.accuracy.documents import Document
-from mxspec.evaluate.accuracy.judge import (
-    bar_of,
-    block_starts,
-    figures_of,
-    judge,
-    judge_referee,
-    perplexity,
-    ratio_interval,
-)
+from mxspec.evaluate.accuracy.judge import bar_of, block_starts, figures_of, judge, judge_referee, perplexity
 from mxspec.evaluate.accuracy.models import ScoredModel, bundle_rows, open_referee, score_window
 from mxspec.evaluate.accuracy.ranks import SHOWN, advise, rank_tensors
 from mxspec.evaluate.accuracy.repack import RepackSettings, matrix_bytes, repack
@@ -89,7 +81,7 @@ def measure_accuracy(
         None if options.referee is None else judge_referee(options.referee.target.checkpoint, others[-1], baseline)
     )
     max_ratio = bar_of(target, options.max_ratio)
-    verdict, reasons = judge(figures, baseline, ratio_interval(of_target, baseline, starts), max_ratio, referee)
+    verdict, reasons = judge(figures, baseline, len(starts), max_ratio, referee)
     beyond = figures.ratio > max_ratio
     worst = rank_tensors(target, (SHOWN if beyond else 0) if options.tensors is None else options.tensors)
     return Accuracy(

@@ -55,10 +55,6 @@ class CallBench:
         """Bytes of the matrices that a call of these tokens reads."""
         return matrix_bytes(self.entry) - expert_bytes(self.entry) + self.expert_bytes(ids)
 
-    def cache_bytes(self, cached: int) -> int:
-        """Bytes of keys and values of `cached` tokens."""
-        return self.entry.cache_bytes(cached)
-
     def fill(self, cached: int) -> None:
         """Fill or cut the cache to exactly `cached` tokens, which are read again where windows have passed them."""
         if not self.reader.goes_on(min(cached, self.reader.length)):

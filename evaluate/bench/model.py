@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -35,6 +35,9 @@ class CallTimes(PairedTimes):
     tokens_per_second: float
     bytes_per_second: float
     over_one_token: float
+
+
+CallCell = tuple[Column, Callable[[CallTimes], Cell]]
 
 
 class Experts(Value):
@@ -72,27 +75,16 @@ class ModelResult(Result):
     calls: tuple[CallTimes, ...]
 
     def sheets(self) -> Sequence[Sheet]:
-        columns = (
-            Column("tokens a call"),
-            *([Column("MB read", ",.0f", 1e-6)] if self.experts else []),
-            Column("ms", ".2f", 1e3),
-            Column("tok/s", ".1f"),
-            Column("GB/s", ".1f", 1e-9),
-            Column("of a read", ".0%"),
-            Column("over one token", ".2f"),
-        )
-        rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (
-                f"{call.tokens} after {call.cached:,} cached",
-                *self._read_by(call),
-                Spread.of(call.seconds, call.seconds_quartiles),
-                call.tokens_per_second,
-                call.bytes_per_second,
-                Spread.of(call.share_of_read, call.share_quartiles),
-                call.over_one_token,
-            )
-            for call in self.calls
-        )
+        read: CallCell = (Column("MB read", ",.0f", 1e-6), lambda call: call.bytes_per_second * call.seconds)
+        columns: list[CallCell] = [
+            (Column("tokens a call"), lambda call: f"{call.tokens} after {call.cached:,} cached"),
+            *([read] if self.experts else []),
+            (Column("ms", ".2f", 1e3), lambda call: Spread.of(call.seconds, call.seconds_quartiles)),
+            (Column("tok/s", ".1f"), lambda call: call.tokens_per_second),
+            (Column("GB/s", ".1f", 1e-9), lambda call: call.bytes_per_second),
+            (Column("of a read", ".0%"), lambda call: Spread.of(call.share_of_read, call.share_quartiles)),
+            (Column("over one token", ".2f"), lambda call: call.over_one_token),
+        ]
         notes = (
             f"Weights {self.weight_bytes / 1e6:.0f} MB{self._of_one_token()}, "
             f"a plain read {self.read_bytes_per_second / 1e9:.1f} GB/s, "
@@ -102,11 +94,7 @@ class ModelResult(Result):
             "call over that of one token.",
             SPREAD,
         )
-        return [Sheet(f"{self.bundle}, {self.threads} threads", columns, rows, notes)]
-
-    def _read_by(self, call: CallTimes) -> tuple[float, ...]:
-        """The cell with the bytes that a call of a mixture reads."""
-        return () if self.experts is None else (call.bytes_per_second * call.seconds,)
+        return [Sheet.of_rows(f"{self.bundle}, {self.threads} threads", self.calls, columns, notes)]
 
     def _of_one_token(self) -> str:
         """What one token reads of a mixture."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mxspec.evaluate.lossless.drafters import RehearsedDrafter
 from mxspec.evaluate.lossless.effort import Effort, Speed
@@ -29,14 +29,6 @@ SHARE = 0.45  # of the models' time
 LEAST = 8  # tokens of a text
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Tokens of a text, and the number of texts that each way writes."""
-
-    length: int
-    texts: int
-
-
 def check_equality(
     engine: Engine,
     prompts: Sequence[CheckPrompt],
@@ -49,10 +41,10 @@ def check_equality(
     """Write the same texts in every way, and compare them with the target's; add to `skipped` what cannot be."""
     manifest, slots = engine.bundle.manifest, engine.target.slots
     none, drafters = engine.drafters["none"], guessing(engine)
-    plan = _plan(len(_kinds(prompts, seed, 1)), ways(none, drafters, manifest.k_max, slots), effort, speed)
+    length, count = _planned(len(_kinds(prompts, seed, 1)), ways(none, drafters, manifest.k_max, slots), effort, speed)
     alone = Reader(Session.of(engine.bundle, "target", 1))
     expected: list[tuple[Job, list[int]]] = []
-    for job in _jobs(engine, _kinds(prompts, seed, plan.length), skipped):
+    for job in _jobs(engine, _kinds(prompts, seed, length), skipped):
         progress(f"{job.kind}: the target alone")
         try:
             expected.append((job, write_alone(engine, alone, job)))
@@ -65,7 +57,7 @@ def check_equality(
     findings = {job.kind: Equality(name=job.kind, unit="texts") for job, _ in expected}
     for i, way in enumerate(ways(none, drafters, manifest.k_max, slots)):
         progress(f"texts by {way}")
-        chosen = [expected[(i + j) % len(expected)] for j in range(min(plan.texts, len(expected)))]
+        chosen = [expected[(i + j) % len(expected)] for j in range(min(count, len(expected)))]
         for (job, tokens), text in zip(chosen, write_all(engine, [job for job, _ in chosen], way), strict=True):
             finding = findings[job.kind]
             finding.compared += 1
@@ -148,8 +140,8 @@ def _jobs(engine: Engine, jobs: list[Job], skipped: list[str]) -> list[Job]:
     return [*jobs, *more]
 
 
-def _plan(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> Plan:
-    """The number and length of texts that fit into the time of each way, if no drafted token is accepted."""
+def _planned(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> tuple[int, int]:
+    """Tokens of a text, and the number of texts of each way, that the time allows if no drafted token is accepted."""
     seconds = SHARE * effort.model_seconds
 
     def cost(length: int, share: float) -> float:
@@ -163,7 +155,7 @@ def _plan(jobs: int, ways: Sequence[Way], effort: Effort, speed: Speed) -> Plan:
     share = 1.0
     while share > 0.1 and cost(length, share) > seconds:
         share -= 0.1
-    return Plan(length, max(round(share * jobs), max(way.together for way in ways), 1) if share < 1 else jobs + 2)
+    return length, max(round(share * jobs), max(way.together for way in ways), 1) if share < 1 else jobs + 2
 
 
 def _difference(expected: Sequence[int], got: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lm_eval.api.instance import Instance
@@ -122,7 +122,8 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """The answers, in the order of the requests."""
         answers = []
-        written = self.engine.run(self._requests(requests))
+        asked = enumerate(request.args for request in requests)
+        written = self.engine.run(self._request(text, given, self.seed + n) for n, (text, given) in asked)
         bar = tqdm(total=len(requests), disable=disable_tqdm, desc="Running generate_until requests")
         for request, answer in zip(requests, written, strict=True):
             assert not isinstance(answer, list), "one sample each was asked for"
@@ -131,10 +132,6 @@ class MxspecLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
             bar.update(1)
         bar.close()
         return answers
-
-    def _requests(self, instances: Sequence[Instance]) -> Iterator[Request]:
-        for number, (context, settings) in enumerate(instance.args for instance in instances):
-            yield self._request(context, settings, self.seed + number)
 
     def _request(self, context: str, settings: Mapping[str, Any], seed: int) -> Request:
         asked = dict(normalize_gen_kwargs(settings, MAX_NEW_TOKENS))

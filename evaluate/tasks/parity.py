@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mxspec.evaluate.options import Count
-from mxspec.evaluate.tasks.result import ScoreInterval, TaskFound, TaskParity, TaskScores, TaskWay
+from mxspec.evaluate.tasks.result import TaskFound, TaskParity, TaskScores, TaskWay
 from mxspec.evaluate.tasks.sandbox import isolation
 from mxspec.evaluate.tasks.scores import FEWEST_ITEMS, bootstrap_mean, paired_p_value
 from mxspec.evaluate.tasks.task import Row, Task
@@ -170,11 +170,7 @@ def _reasons(found: TaskFound, name: str, level: float) -> list[str]:
     for scores in found.scores:
         if scores.temperature and found.items < FEWEST_ITEMS:
             reasons.append(f"{name}: {found.items} items are too few to compare samples, at least {FEWEST_ITEMS}")
-        elif _excludes_zero(scores.difference) and scores.p_value < 1 - level:
+        elif (scores.difference.low > 0 or scores.difference.high < 0) and scores.p_value < 1 - level:
             between = f"{scores.difference.low:.4f} to {scores.difference.high:.4f}"
             reasons.append(f"{name}: {found.metric} with less without speculation: interval {between} excludes 0")
     return reasons
-
-
-def _excludes_zero(interval: ScoreInterval) -> bool:
-    return interval.low > 0 or interval.high < 0

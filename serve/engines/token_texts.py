@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from tokenizers import Tokenizer
 
 from mxspec.runtime.text.detokenize import detokenizer
@@ -11,15 +13,7 @@ class TokenTexts:
     """Texts and bytes of single tokens, as they are amid a text; from any thread."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._detokenizer = detokenizer(tokenizer)
-        self._known: dict[int, bytes] = {}
-
-    def bytes_of(self, token: int) -> bytes:
-        """The token's UTF-8, or a part of a character's."""
-        found = self._known.get(token)
-        if found is None:
-            found = self._known[token] = self._detokenizer.bytes_of(token)
-        return found
+        self.bytes_of = cache(detokenizer(tokenizer).bytes_of)  # a token's UTF-8, or a part of a character's
 
     def text(self, token: int) -> str:
         """The token's text, with U+FFFD for incomplete characters."""

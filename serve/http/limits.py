@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mxspec.serve.http.errors import wrong
@@ -28,11 +27,3 @@ def check_count(name: str, count: int, limit: int) -> None:
     """Raise ApiError where a request asks for more than the limit."""
     if count > limit:
         raise wrong(name, f"got {count}, expected at most {limit}")
-
-
-def check_prompts(prompts: Sequence[object], limit: int) -> None:
-    """Raise ApiError for an empty list of prompts and for too many."""
-    if not prompts:
-        raise wrong("prompt", "got an empty list, expected at least one prompt")
-    if len(prompts) > limit:
-        raise wrong("prompt", f"got {len(prompts)} prompts, expected at most {limit}")

@@ -43,10 +43,9 @@ class Rows:
 
     def __iter__(self) -> Iterator[Line]:
         """Each row as a line of JSON, numbered from 1 on over all files; raises MxspecError."""
-        read = _parquet_lines if self.kind == "parquet" else _jsonl_lines
         before = number = 0
         for file in self.files:
-            for line in read(file):
+            for line in _parquet_lines(file) if self.kind == "parquet" else read_lines(file, "INPUT"):
                 number = before + line.number
                 yield Line(number, line.data)
             before = number
@@ -64,10 +63,6 @@ def name_of(line: Line) -> str:
 def row_name(number: int, key: Any) -> str:
     """The name of a row: its own key as JSON, or its number if it has no key."""
     return f"line {number}" if key is None else json.dumps(key, sort_keys=True)
-
-
-def _jsonl_lines(path: Path) -> Iterator[Line]:
-    return read_lines(path, "INPUT")
 
 
 def _parquet_lines(path: Path) -> Iterator[Line]:

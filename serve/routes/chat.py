@@ -195,8 +195,7 @@ def prepare_chat(
     served = service.find(asked.model)
     check_count("n", asked.n, service.limits.n)
     if not served.chat:
-        why = f"model {served.id} has no chat template; /v1/completions continues a prompt"
-        raise wrong("messages", f"{why}")
+        raise wrong("messages", f"model {served.id} has no chat template; /v1/completions continues a prompt")
     style = _style(asked, served)
     greedy = asked.is_greedy(served.engine)
     try:

@@ -19,7 +19,7 @@ from mxspec.serve.engines.service import Prepared, Service
 from mxspec.serve.engines.token_texts import TokenTexts
 from mxspec.serve.http.errors import unsupported, wrong
 from mxspec.serve.http.keys import cache_key
-from mxspec.serve.http.limits import check_count, check_prompts
+from mxspec.serve.http.limits import check_count
 from mxspec.serve.texts.choice_text import LENGTH, ChoiceText, Piece, finite
 from mxspec.serve.texts.fields import TOP_LOGPROBS, GenerationRequest, parse_body, refused
 from mxspec.serve.texts.generation import Generation
@@ -92,7 +92,10 @@ def prepare_completion(
         raise unsupported(
             "echo", f"is not supported by model {served.id}: an encoder reads the prompt, and no text continues it"
         )
-    check_prompts(asked.prompt, service.limits.prompts)
+    if not asked.prompt:
+        raise wrong("prompt", "got an empty list, expected at least one prompt")
+    if len(asked.prompt) > service.limits.prompts:
+        raise wrong("prompt", f"got {len(asked.prompt)} prompts, expected at most {service.limits.prompts}")
     check_count("n", asked.n, service.limits.n)
     samples = asked.n if asked.best_of is None else asked.best_of
     check_count("best_of", samples, service.limits.n)

@@ -77,14 +77,11 @@ def _fields_of(names: Mapping[str, str]) -> dict[str, tuple[Any, Any]]:
     return {theirs: (_KINDS[kinds[ours]], None) for theirs, ours in names.items()}
 
 
-def _own_fields() -> Any:
-    """A base class with the settings that OpenAI's API lacks."""
-    sampling = [name for name in PARAMETERS if name not in OF_OPENAI]
-    served = [name for name, setting in SETTINGS.items() if setting.served]
-    return with_fields(_fields_of({name: name for name in (*sampling, *served)}))
+_OWN = {name: name for name in PARAMETERS if name not in OF_OPENAI}
+_OWN |= {name: name for name, setting in SETTINGS.items() if setting.served}
 
 
-class Own(_own_fields()):  # type: ignore[misc]
+class Own(with_fields(_fields_of(_OWN))):  # type: ignore[misc]
     """The object `mxspec` of a request: the settings of the runtime's Request that OpenAI's API lacks."""
 
     cache_key: str = ""

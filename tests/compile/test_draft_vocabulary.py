@@ -18,7 +18,7 @@ from mxspec.compile.vocabulary import draft_vocabulary
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding import round_model
 from mxspec.evaluate.logits import measure_logits
-from mxspec.evaluate.lossless.certificate import certify
+from mxspec.evaluate.lossless.command import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import Manifest, ModelEntry, VocabularyEntry

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from mxspec.evaluate.result import Column, Result, Sheet, Value
+from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 
 
 class ClientsRow(Value):
@@ -49,16 +49,12 @@ class ServeResult(Result):
 
     def sheets(self) -> Sequence[Sheet]:
         joining = self.joining
-        columns = (
-            Column("clients"),
-            Column("engine, tok/s", ".1f"),
-            Column("server, tok/s", ".1f"),
-            Column("server over engine", ".3f"),
-        )
-        rows = tuple(
-            (f"{row.clients}", row.engine_tokens_per_second, row.server_tokens_per_second, row.ratio)
-            for row in self.rows
-        )
+        columns: list[tuple[Column, Callable[[ClientsRow], Cell]]] = [
+            (Column("clients"), lambda row: f"{row.clients}"),
+            (Column("engine, tok/s", ".1f"), lambda row: row.engine_tokens_per_second),
+            (Column("server, tok/s", ".1f"), lambda row: row.server_tokens_per_second),
+            (Column("server over engine", ".3f"), lambda row: row.ratio),
+        ]
         notes = (
             f"The server is ready {self.ready_seconds:.1f} s after its start.",
             f"While {joining.prompt_tokens:,} tokens join eight texts, the 95th percentile of the time to a text's "
@@ -67,4 +63,4 @@ class ServeResult(Result):
             f"{joining.first_token_seconds:.2f} s.",
         )
         title = f"{self.bundle}, {self.threads} threads; greedy texts of {self.new_tokens:,} tokens"
-        return [Sheet(title, columns, rows, notes)]
+        return [Sheet.of_rows(title, self.rows, columns, notes)]

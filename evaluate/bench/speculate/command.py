@@ -9,7 +9,7 @@ import click
 
 from mxspec.evaluate.bench.options import SPEAKING, VERIFIERS, new_tokens_option, parse_ks, repetitions_option
 from mxspec.evaluate.bench.prompts import PROMPT_TOKENS, Prompts, read_questions
-from mxspec.evaluate.bench.speculate.grid import SettingsGrid, WorkFile
+from mxspec.evaluate.bench.speculate.grid import WorkFile, points_of, require_runnable
 from mxspec.evaluate.bench.speculate.measure import Measurement
 from mxspec.evaluate.bench.speculate.result import SpeculationResult
 from mxspec.evaluate.options import Run, record_options
@@ -124,9 +124,9 @@ def bench_speculate(
     with run.progress() as progress:
         asked = _prompts(text_file, questions, prompts, context)
         contexts = (0,) if questions is not None else context or (PROMPT_TOKENS,)
-        grid = SettingsGrid(bundles, threads or (ops.threads(),), batch, contexts, temperature, drafter, verifier, k)
-        grid.require(new_tokens, fp16=fp16)
-        points = grid.points()
+        decoding = {"temperature": temperature, "drafter": drafter, "verifier": verifier, "k": k}
+        points = points_of(bundles, threads=threads or (ops.threads(),), batch=batch, context=contexts, **decoding)
+        require_runnable(bundles, points, new_tokens, fp16=fp16)
         shared = {"prompts": asked.least, "new_tokens": new_tokens, "repetitions": repetitions}
         digests = {path.name: _digest((path / MANIFEST).read_bytes()) for path in bundles}
         source = _digest(repr((asked.text, asked.questions)).encode())

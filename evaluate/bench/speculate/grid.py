@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,47 +14,34 @@ from mxspec.evaluate.bench.prompts import require_context
 from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.runtime.settings import K
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsGrid:
-    """The values of each varied setting. At temperature 0 the only verifier is "greedy"."""
+def points_of(bundles: Sequence[Path], **varied: Sequence[object]) -> list[Point]:
+    """All combinations of the values of each setting; points that share an engine are neighbours.
 
-    bundles: tuple[Path, ...]
-    threads: tuple[int, ...]
-    batch: tuple[int, ...]
-    context: tuple[int, ...]
-    temperature: tuple[float, ...]
-    drafter: tuple[str, ...]
-    verifier: tuple[str, ...]
-    k: tuple[K, ...]
+    At temperature 0 the only verifier is "greedy".
+    """
+    values = {**varied, "bundle": [path.name for path in bundles]}
+    combined = itertools.product(*(values[name] for name in Point.model_fields))
+    points = (Point.model_validate(dict(zip(Point.model_fields, each, strict=True))) for each in combined)
+    return list(dict.fromkeys(p if p.temperature else p.model_copy(update={"verifier": "greedy"}) for p in points))
 
-    def points(self) -> list[Point]:
-        """All points; points that share an engine are neighbours."""
-        names = ("bundle", "threads", "batch", "context", "temperature", "drafter", "verifier", "k")
-        values: list[Sequence[object]] = [[path.name for path in self.bundles], self.threads, self.batch, self.context]
-        values += [self.temperature, self.drafter, self.verifier, self.k]
-        points = (Point.model_validate(dict(zip(names, each, strict=True))) for each in itertools.product(*values))
-        return list(dict.fromkeys(p if p.temperature else p.model_copy(update={"verifier": "greedy"}) for p in points))
 
-    def require(self, new_tokens: int, *, fp16: bool) -> None:
-        """Raises MxspecError if a bundle is invalid, or cannot run one of the points."""
-        names = [path.name for path in self.bundles]
-        if len(set(names)) < len(names):
-            raise MxspecError(f"BUNDLE: got {', '.join(names)}; expected names that tell the bundles apart")
-        for path in self.bundles:
-            bundle = Bundle.open(path)
-            require_context(bundle, max(self.context), new_tokens)
-            most = max(k for k in (*self.k, 0) if isinstance(k, int))
-            if most > bundle.manifest.k_max:
-                raise MxspecError(
-                    f"--k: got {most}, but bundle {path} was compiled for at most {bundle.manifest.k_max}"
-                )
-            if fp16 and "baseline" not in bundle.manifest.models:
-                raise MxspecError(f"--fp16: bundle {path} holds no fp16 baseline: compile it with --with-baseline")
-            if "draft" not in bundle.manifest.models and "model" in self.drafter:
-                raise MxspecError(f"--drafter: got model, but bundle {path} holds no draft; name another drafter")
+def require_runnable(bundles: Sequence[Path], points: Sequence[Point], new_tokens: int, *, fp16: bool) -> None:
+    """Raises MxspecError if a bundle is invalid, or cannot run one of the points."""
+    names = [path.name for path in bundles]
+    if len(set(names)) < len(names):
+        raise MxspecError(f"BUNDLE: got {', '.join(names)}; expected names that tell the bundles apart")
+    for path in bundles:
+        bundle = Bundle.open(path)
+        require_context(bundle, max(point.context for point in points), new_tokens)
+        most = max(point.k if isinstance(point.k, int) else 0 for point in points)
+        if most > bundle.manifest.k_max:
+            raise MxspecError(f"--k: got {most}, but bundle {path} was compiled for at most {bundle.manifest.k_max}")
+        if fp16 and "baseline" not in bundle.manifest.models:
+            raise MxspecError(f"--fp16: bundle {path} holds no fp16 baseline: compile it with --with-baseline")
+        if "draft" not in bundle.manifest.models and any(point.drafter == "model" for point in points):
+            raise MxspecError(f"--drafter: got model, but bundle {path} holds no draft; name another drafter")
 
 
 class WorkFile:

@@ -20,7 +20,7 @@ from typing import Any
 from mxspec.evaluate.bench.harness import Percentiles, alternate, median, same_texts
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.prompts import Prompts
-from mxspec.evaluate.bench.speculate.result import Point, SpeculationPoint, SpeculationTrial
+from mxspec.evaluate.bench.speculate.result import MEDIANS, Point, SpeculationPoint, SpeculationTrial
 from mxspec.evaluate.options import Progress, silent
 from mxspec.runtime import ops
 from mxspec.runtime.engine import Engine
@@ -75,16 +75,15 @@ class Rounds:
         evaluated = sum(r.evaluated for r in self.rounds)
         return sum(r.accepted for r in self.rounds) / evaluated if evaluated else 0.0
 
-    @property
-    def ideal_tokens(self) -> float:
-        """The tokens that the rounds would give if each guess were right with one independent probability."""
-        return sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
-
     def predicted_over(self, plain: Rounds) -> float:
-        """The formula's speedup over plain decoding: ideal tokens a round over (c K + v)."""
+        """The formula's speedup over plain decoding: tokens a round over (c K + v).
+
+        The tokens are those that the rounds would give if each guess were right with one independent probability.
+        """
+        tokens = sum(expected_tokens(self.acceptance, r.drafted) for r in self.rounds)
         drafted = sum(r.drafted for r in self.rounds) / len(self.rounds)
         cost = self.draft_seconds / plain.target_seconds * drafted + self.target_seconds / plain.target_seconds
-        return self.ideal_tokens / len(self.rounds) / cost
+        return tokens / len(self.rounds) / cost
 
 
 def beside_plain(plain: Sequence[Rounds], found: Sequence[Rounds]) -> dict[str, float]:
@@ -216,20 +215,15 @@ def _described(
     rounds = [r for _, guessed in answers for text in guessed.rounds for r in text[1:]]
     evaluated, accepted = sum(r.evaluated for r in rounds), sum(r.accepted for r in rounds)
     positions = range(max(r.evaluated for r in rounds))
-    fp16 = [trial.fp16_tokens_per_second for trial in trials if trial.fp16_tokens_per_second is not None]
-    over_fp16 = [trial.over_fp16 for trial in trials if trial.over_fp16 is not None]
+    medians: dict[str, float | None] = {}
+    for name in MEDIANS:
+        values = [value for trial in trials if (value := getattr(trial, name)) is not None]
+        medians[name] = median(values) if values else None
     return SpeculationPoint(
-        **{**dict(point), **beside, "predicted": beside["predicted"] if isinstance(point.k, int) else None},
-        tokens_per_second=median([trial.tokens_per_second for trial in trials]),
-        plain_tokens_per_second=median([trial.plain_tokens_per_second for trial in trials]),
-        fp16_tokens_per_second=median(fp16) if fp16 else None,
-        speedup=median([trial.speedup for trial in trials]),
-        over_fp16=median(over_fp16) if over_fp16 else None,
+        **{**dict(point), **beside, "predicted": beside["predicted"] if isinstance(point.k, int) else None, **medians},
         acceptance=accepted / evaluated if evaluated else 0.0,
         tokens_per_round=sum(r.emitted for r in rounds) / len(rounds),
         drafted_per_round=sum(r.drafted for r in rounds) / len(rounds),
-        bytes_per_second=median([trial.bytes_per_second for trial in trials]),
-        share_of_read=median([trial.share_of_read for trial in trials]),
         answer_seconds=Percentiles.of([trial.answer_seconds for trial in trials]),
         plain_answer_seconds=Percentiles.of([trial.plain_answer_seconds for trial in trials]),
         evaluated_by_position=tuple(sum(r.evaluated > i for r in rounds) for i in positions),

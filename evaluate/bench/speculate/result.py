@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from mxspec.evaluate.bench.harness import Percentiles
-from mxspec.evaluate.result import Column, Result, Sheet, Value
+from mxspec.evaluate.result import Cell, Column, Result, Sheet, Value
 
 ANSWER_TOKENS = 128  # whose time Chen et al. (2023) show in figure 1
 ANSWER = f"{ANSWER_TOKENS} tokens, s: median over the answers, then the 90th percentile."
 PREDICTED = "predicted: (1 - α^(K+1)) / ((1 - α)(cK + v)), the formula of Leviathan et al. with the cost v of scoring."
+MEDIANS = (  # figures of a point that are the medians of its trials
+    "tokens_per_second",
+    "plain_tokens_per_second",
+    "fp16_tokens_per_second",
+    "speedup",
+    "over_fp16",
+    "bytes_per_second",
+    "share_of_read",
+)
 READ = "GB/s: bytes of matrices that the rounds read; of a read: over the speed of a plain read in the same minute."
 
 
@@ -113,16 +122,7 @@ class SpeculationResult(Result):
     """All points, with the prompts and repetitions of each."""
 
     kind: ClassVar[str] = "speculation"
-    faster_if_more = (
-        "bytes_per_second",
-        "fp16_tokens_per_second",
-        "over_fp16",
-        "plain_tokens_per_second",
-        "read_bytes_per_second",
-        "share_of_read",
-        "speedup",
-        "tokens_per_second",
-    )
+    faster_if_more = (*MEDIANS, "read_bytes_per_second")
     faster_if_less = ("answer_seconds", "decode_seconds", "fp16_seconds", "plain_answer_seconds", "plain_seconds")
 
     prompts: int
@@ -134,39 +134,22 @@ class SpeculationResult(Result):
         """Varied settings stand in the rows, the others in the title."""
         settings = {name: [str(getattr(point, name)) for point in self.points] for name in Point.model_fields}
         varied = [name for name, values in settings.items() if len(set(values)) > 1] or ["k"]
-        columns = (
-            *map(Column, varied),
-            Column("tok/s", ".1f"),
-            Column("plain", ".1f"),
-            Column("fp16", ".1f"),
-            Column("speedup", ".2f"),
-            Column("over fp16", ".2f"),
-            Column("predicted", ".2f"),
-            Column("acceptance (α)", ".3f"),
-            Column("tokens a round", ".2f"),
-            Column(f"{ANSWER_TOKENS} tokens, s", ".3f"),
-            Column("90 %", ".3f"),
-            Column("GB/s", ".1f", 1e-9),
-            Column("of a read", ".0%"),
-        )
-        rows = tuple(
-            (
-                *(settings[name][number] for name in varied),
-                point.tokens_per_second,
-                point.plain_tokens_per_second,
-                point.fp16_tokens_per_second,
-                point.speedup,
-                point.over_fp16,
-                point.predicted,
-                point.acceptance,
-                point.tokens_per_round,
-                point.answer_seconds.median,
-                point.answer_seconds.p90,
-                point.bytes_per_second,
-                point.share_of_read,
-            )
-            for number, point in enumerate(self.points)
-        )
+        columns: list[tuple[Column, Callable[[SpeculationPoint], Cell]]] = [
+            *((Column(name), lambda p, name=name: str(getattr(p, name))) for name in varied),
+            (Column("tok/s", ".1f"), lambda p: p.tokens_per_second),
+            (Column("plain", ".1f"), lambda p: p.plain_tokens_per_second),
+            (Column("fp16", ".1f"), lambda p: p.fp16_tokens_per_second),
+            (Column("speedup", ".2f"), lambda p: p.speedup),
+            (Column("over fp16", ".2f"), lambda p: p.over_fp16),
+            (Column("predicted", ".2f"), lambda p: p.predicted),
+            (Column("acceptance (α)", ".3f"), lambda p: p.acceptance),
+            (Column("tokens a round", ".2f"), lambda p: p.tokens_per_round),
+            (Column(f"{ANSWER_TOKENS} tokens, s", ".3f"), lambda p: p.answer_seconds.median),
+            (Column("90 %", ".3f"), lambda p: p.answer_seconds.p90),
+            (Column("GB/s", ".1f", 1e-9), lambda p: p.bytes_per_second),
+            (Column("of a read", ".0%"), lambda p: p.share_of_read),
+        ]
         same = [f"{name} {values[0]}" for name, values in settings.items() if name not in varied]
         sizes = [f"{self.prompts} prompts", f"{self.new_tokens} new tokens each", f"{self.repetitions} repetitions"]
-        return [Sheet(", ".join([*same, *sizes]), columns, rows, (PREDICTED, ANSWER, READ), keys=len(varied))]
+        title, notes = ", ".join([*same, *sizes]), (PREDICTED, ANSWER, READ)
+        return [Sheet.of_rows(title, self.points, columns, notes, keys=len(varied))]

@@ -14,7 +14,7 @@ from rich.console import Console
 from mxspec.compile.commands.speccompile import main
 from mxspec.compile.pipeline import compile_bundle
 from mxspec.compile.progress import Stages
-from mxspec.evaluate.lossless.certificate import certify
+from mxspec.evaluate.lossless.command import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine

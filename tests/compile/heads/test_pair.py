@@ -12,7 +12,7 @@ from rich.console import Console
 
 from mxspec.compile.pipeline import compile_bundle
 from mxspec.compile.progress import Stages
-from mxspec.evaluate.lossless.certificate import certify
+from mxspec.evaluate.lossless.command import certify
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError, GenerationError
 from mxspec.formats.manifest import Manifest
