@@ -42,5 +42,7 @@ def test_the_tail_of_a_sum_accuses_no_more_often_than_its_level() -> None:
 def test_holm_corrects_for_the_number_of_tests_that_are_left() -> None:
     assert holm_corrected([0.0004, 0.0003, 0.5]) == pytest.approx([0.0009, 0.0009, 0.5])
     assert holm_corrected([0.0003, 0.0006, 0.5]) == pytest.approx([0.0009, 0.0012, 0.5])
+    for ps in itertools.permutations((0.01, 0.02, 0.04)):
+        assert holm_corrected(ps) == [{0.01: 0.03, 0.02: 0.04, 0.04: 0.04}[p] for p in ps]
     assert holm_corrected([0.9, 0.8]) == [1.0, 1.0]
     assert holm_corrected([]) == []

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from mxspec import Engine
@@ -21,6 +22,7 @@ from mxspec.evaluate.bench.serve.server import Address, end, start_specserve, wa
 
 PATIENCE = 60.0  # seconds; a loaded machine is slow
 SAID: Any = [{"role": "user", "content": "say so"}]
+LONG: dict[str, Any] = {"prompt": "def ", "max_tokens": 1000, "temperature": 0, "mxspec": {"k": 0, "ignore_eos": True}}
 SCHEMA = {
     "type": "object",
     "properties": {"on": {"type": "boolean"}},
@@ -202,6 +204,13 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
     """Serves `bundle` with the default settings to the tests of a file."""
     with serving(bundle) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Any]:
+    """OpenAI's own client of the server."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE, max_retries=0) as client:
+        yield client
 
 
 def with_chat_template(bundle: Path, folder: Path) -> Path:

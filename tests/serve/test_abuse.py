@@ -15,11 +15,10 @@ import pytest
 
 from mxspec.serve.http.half_closed import INTERIM
 
-from .conftest import PATIENCE, Answer, Raw, Server, Serving
+from .conftest import LONG, PATIENCE, Answer, Raw, Server, Serving
 
 KEYS = ("first-secret-key", "second-secret-key")
 STALL = 1.0
-LONG: dict[str, Any] = {"prompt": "def ", "max_tokens": 1000, "temperature": 0, "mxspec": {"k": 0, "ignore_eos": True}}
 SHORT: dict[str, Any] = {"prompt": "def ", "max_tokens": 2, "temperature": 0}
 
 

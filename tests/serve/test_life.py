@@ -9,19 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from mxspec.serve.commands.specserve import specserve
 
-from .conftest import PATIENCE, Answer, Server, Serving
+from .conftest import LONG, PATIENCE, Answer, Server, Serving
 
 COMMAND = [sys.executable, "-m", "mxspec.serve.start"]
-LONG: dict[str, Any] = {"prompt": "def ", "max_tokens": 1000, "temperature": 0, "mxspec": {"k": 0, "ignore_eos": True}}
 
 
 def fails(*arguments: object) -> str:
@@ -33,11 +30,13 @@ def fails(*arguments: object) -> str:
     return line
 
 
-def begin(server: Server, body: dict[str, Any]) -> tuple[threading.Thread, list[Answer]]:
-    """A request on a thread, and where its answer will be."""
+def begin(server: Server) -> tuple[threading.Thread, list[Answer]]:
+    """A thread that reads a long text, which the server has begun, and where the answer will be."""
     answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", body)))
+    thread = threading.Thread(target=lambda: answers.append(server.post("/v1/completions", LONG | {"stream": True})))
     thread.start()
+    while server.metric("mxspec:num_requests_running") == 0:
+        pass
     return thread, answers
 
 
@@ -84,10 +83,7 @@ def test_while_models_are_loaded_it_says_so(demo: Path, serving: Serving) -> Non
 @pytest.mark.parametrize(("grace", "said"), [("20", "1 requests finished, 0 cut off"), ("0", "0 requests finished, 1")])
 def test_a_signal_lets_texts_end_or_cuts_them_off(demo: Path, serving: Serving, grace: str, said: str) -> None:
     with serving(demo, "--grace", grace) as server:
-        before: Callable[[], float] = lambda: server.metric("mxspec:num_requests_running")  # noqa: E731
-        thread, answers = begin(server, LONG | {"stream": True})
-        while before() == 0:
-            pass
+        thread, answers = begin(server)
         assert server.stop() == 0
         thread.join()
         assert said in server.wait_for("shutting down")
@@ -103,9 +99,7 @@ def test_a_signal_lets_texts_end_or_cuts_them_off(demo: Path, serving: Serving, 
 
 def test_while_texts_end_new_requests_are_refused(demo: Path, serving: Serving) -> None:
     with serving(demo) as server:
-        thread, answers = begin(server, LONG | {"stream": True})
-        while server.metric("mxspec:num_requests_running") == 0:
-            pass
+        thread, answers = begin(server)
         server.process.terminate()
         while server.request("GET", "/health").json != {"status": "draining"}:
             pass
@@ -179,9 +173,7 @@ def test_it_says_when_it_is_ready_and_what_ctrl_c_waits_for(demo: Path, serving:
         first, second, third = (server.wait_for(said) for said in ("warning: ", "loading", "ready: "))
         assert "whoever reaches 0.0.0.0 may send requests" in first
         assert second.rpartition("http")[2] == third.rpartition("http")[2]
-        thread, answers = begin(server, LONG | {"stream": True})
-        while server.metric("mxspec:num_requests_running") == 0:
-            pass
+        thread, answers = begin(server)
         server.process.send_signal(signal.SIGINT)
         assert "1 requests may finish within 30 s; Ctrl-C again ends at once" in server.wait_for("draining: ")
         server.process.send_signal(signal.SIGINT)

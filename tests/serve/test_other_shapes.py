@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
-from .conftest import PATIENCE, SAID, SCHEMA, Server, Serving
+from .conftest import SAID, SCHEMA, Server, Serving
 
 TOOL = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
 
@@ -21,27 +20,20 @@ def server(bundle: Path, serving: Serving) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE, max_retries=0) as client:
-        yield client
-
-
-def test_a_response_has_the_text_of_the_chat(client: openai.OpenAI, text: str) -> None:
+def test_a_response_has_the_text_of_the_chat(client: Any, text: str) -> None:
     response = client.responses.create(model="tiny", input="say so", temperature=0, max_output_tokens=12, store=False)
     assert response.output_text == text
     assert (response.status, response.incomplete_details and response.incomplete_details.reason) == (
         "incomplete",
         "max_output_tokens",
     )
-    assert response.usage is not None
     assert response.usage.output_tokens == 12
     parts = [{"role": "user", "content": [{"type": "input_text", "text": "say so"}]}, {"type": "reasoning", "id": "r"}]
-    again = client.responses.create(model="gpt-4", input=parts, temperature=0, max_output_tokens=12)  # type: ignore[arg-type]
+    again = client.responses.create(model="gpt-4", input=parts, temperature=0, max_output_tokens=12)
     assert again.output_text == text
 
 
-def test_a_streamed_response_says_what_happens(client: openai.OpenAI, text: str) -> None:
+def test_a_streamed_response_says_what_happens(client: Any, text: str) -> None:
     with client.responses.create(
         model="tiny", input="say so", temperature=0, max_output_tokens=12, stream=True
     ) as stream:
@@ -65,7 +57,7 @@ def test_a_streamed_response_says_what_happens(client: openai.OpenAI, text: str)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_response_calls_a_function(client: openai.OpenAI, streamed: bool) -> None:
+def test_a_response_calls_a_function(client: Any, streamed: bool) -> None:
     asked: dict[str, Any] = {
         "model": "tiny",
         "input": "x",

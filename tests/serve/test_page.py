@@ -257,63 +257,19 @@ def test_a_model_without_a_template_continues_the_text(open_page: Open, server: 
     assert answers.nth(1).text_content() == shown(text_of(second))
 
 
-def test_a_chat_sends_its_messages_and_its_settings(open_page: Open, server: Server) -> None:
-    page = open_page({"tab": "chat"})
-    models = server.request("GET", "/v1/models").json
-    models["data"][0]["mxspec"]["chat"] = True
-    bodies: list[Any] = []
-
-    def answer(route: Any) -> None:
-        bodies.append(route.request.post_data_json)
-        statistics = {"seed": 5, "verifier": "mrs", "proposal": "greedy"}
-        route.fulfill(body=written(["Hello", " there"], statistics), content_type="text/event-stream")
-
-    page.answer_with("/v1/models", lambda route: route.fulfill(json=models))
-    page.answer_with("/v1/chat/completions", answer)
-    page.open()
-    form = page.page.locator("#settings-form")
-    page.page.locator("summary").click()
-    settings = {"Temperature": "0.7", "Top-p": "0.9", "Top-k": "40", "Min-p": "0.05", "Seed": "5", "Most tokens": "9"}
-    for label, value in (settings | {"Stop before": "END\n\\n\\n", "System message": "Be brief."}).items():
-        form.get_by_label(label).fill(value)
-    for label, value in {"K, guesses": "3", "Drafter": "suffix", "Verifier": "mrs", "Proposal": "greedy"}.items():
-        form.get_by_label(label).select_option(value)
-    for said in ("Hi", "And now?"):
-        page.page.locator("#said").fill(said)
-        page.page.click("#send")
-        expect(page.page.locator(".turn.written footer").last).to_contain_text("2 tokens")
-    own = {"k": 3, "drafter": "suffix", "verifier": "mrs", "proposal": "greedy", "top_k": 40, "min_p": 0.05}
-    system, hi = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
-    hello, now = {"role": "assistant", "content": "Hello there"}, {"role": "user", "content": "And now?"}
-    expected = {"model": "demo", "stream": True, "temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 9}
-    expected |= {"stop": ["END", "\n\n"], "mxspec": own | {"origins": True, "trace": True}}
-    assert bodies == [expected | {"messages": [system, hi]}, expected | {"messages": [system, hi, hello, now]}]
-
-    link = page.page.url
-    page.page.click("#clear")
-    assert page.page.locator(".turn").count() == 0
-    page.page.goto("about:blank")
-    page.page.goto(link)
-    expect(page.page.locator(".turn")).to_have_count(2)
-    assert page.page.locator("#said").input_value() == "And now?"
-    page.page.click("#send")
-    expect(page.page.locator(".turn.written footer").last).to_contain_text("2 tokens")
-    assert bodies[2] == bodies[1], "the link repeats the last answer"
-
-
 Bodies = list[Any]
-Chat = Callable[[list[str]], tuple[Any, Bodies]]
+Chat = Callable[..., tuple[Any, Bodies]]
 
 
 @pytest.fixture
 def chat(open_page: Open, server: Server) -> Chat:
     """A chat with a model that has a template and always gives the same answer; and what it was asked."""
 
-    def chat(answer: list[str]) -> tuple[Any, Bodies]:
+    def chat(answer: list[str], **statistics: Any) -> tuple[Any, Bodies]:
         page, bodies = open_page({"tab": "chat", "temperature": "0"}), []
         models = server.request("GET", "/v1/models").json
         models["data"][0]["mxspec"]["chat"] = True
-        body = written(answer, {"seed": None, "verifier": "greedy"})
+        body = written(answer, {"seed": None, "verifier": "greedy", **statistics})
 
         def reply(route: Any) -> None:
             bodies.append(route.request.post_data_json)
@@ -324,6 +280,38 @@ def chat(open_page: Open, server: Server) -> Chat:
         return page.open().page, bodies
 
     return chat
+
+
+def test_a_chat_sends_its_messages_and_its_settings(chat: Chat) -> None:
+    page, bodies = chat(["Hello", " there"], seed=5, verifier="mrs", proposal="greedy")
+    form = page.locator("#settings-form")
+    page.locator("summary").click()
+    settings = {"Temperature": "0.7", "Top-p": "0.9", "Top-k": "40", "Min-p": "0.05", "Seed": "5", "Most tokens": "9"}
+    for label, value in (settings | {"Stop before": "END\n\\n\\n", "System message": "Be brief."}).items():
+        form.get_by_label(label).fill(value)
+    for label, value in {"K, guesses": "3", "Drafter": "suffix", "Verifier": "mrs", "Proposal": "greedy"}.items():
+        form.get_by_label(label).select_option(value)
+    for said in ("Hi", "And now?"):
+        page.locator("#said").fill(said)
+        page.click("#send")
+        expect(page.locator(".turn.written footer").last).to_contain_text("2 tokens")
+    own = {"k": 3, "drafter": "suffix", "verifier": "mrs", "proposal": "greedy", "top_k": 40, "min_p": 0.05}
+    system, hi = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}
+    hello, now = {"role": "assistant", "content": "Hello there"}, {"role": "user", "content": "And now?"}
+    expected = {"model": "demo", "stream": True, "temperature": 0.7, "top_p": 0.9, "seed": 5, "max_tokens": 9}
+    expected |= {"stop": ["END", "\n\n"], "mxspec": own | {"origins": True, "trace": True}}
+    assert bodies == [expected | {"messages": [system, hi]}, expected | {"messages": [system, hi, hello, now]}]
+
+    link = page.url
+    page.click("#clear")
+    assert page.locator(".turn").count() == 0
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.locator(".turn")).to_have_count(2)
+    assert page.locator("#said").input_value() == "And now?"
+    page.click("#send")
+    expect(page.locator(".turn.written footer").last).to_contain_text("2 tokens")
+    assert bodies[2] == bodies[1], "the link repeats the last answer"
 
 
 def say(page: Any, text: str) -> None:
@@ -338,9 +326,7 @@ def asked(bodies: Bodies) -> list[list[str]]:
     return [[message["content"] for message in body["messages"]] for body in bodies]
 
 
-def test_an_answer_is_formatted_and_shows_its_tokens_on_request(
-    chat: Chat,
-) -> None:
+def test_an_answer_is_formatted_and_shows_its_tokens_on_request(chat: Chat) -> None:
     page, bodies = chat(["Two **bold", "** words\n\n- one\n", "- `two`"])
     say(page, "Hi")
     assert "max_tokens" not in bodies[0], "a chat has no limit but the context"

@@ -142,6 +142,7 @@ def test_impossible_measurements_are_refused(
         ([real, "--text", text, "--context", "800", "--prompts", "9999"], "prompts of 800 tokens take at least"),
         ([real, real], "tell the bundles apart"),
         ([baseline, "--new-tokens", "1000"], "expected at most 960"),
+        ([baseline, "--new-tokens", "1000"], "--new-tokens: got 1,000 after prompts of 64 tokens, but the context of "),
         ([baseline, "--questions", text, "--text", text], "--text: given with --questions"),
         ([baseline, "--questions", text, "--prompts", "2"], "--prompts: given with --questions"),
         ([baseline, "--questions", text, "--context", "2"], "--context: given with --questions"),

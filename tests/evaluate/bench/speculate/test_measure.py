@@ -74,10 +74,3 @@ def test_a_bundle_without_a_draft_is_measured_with_a_drafter_that_needs_none(
     refused = specbench("speculate", str(alone), *options)
     assert refused.exit_code == 1
     assert "holds no draft" in refused.stderr
-
-
-def test_more_new_tokens_than_the_context_are_one_line(specbench: Specbench, tiny_bundles: dict[str, Path]) -> None:
-    result = specbench("speculate", str(tiny_bundles["near"]), "--new-tokens", "33")
-    assert result.exit_code == 1
-    assert result.stderr.count("\n") == 1
-    assert "--new-tokens: got 33 after prompts of 64 tokens, but the context of the bundle's" in result.stderr
