@@ -61,15 +61,11 @@ def command_line() -> str:
     return " ".join([name, *sys.argv[1:]])
 
 
-def make_record(kind: str, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a result: its kind, the command, the machine, versions, and the result with every trial."""
-    head = {"kind": kind, "command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
-    return {**head, "result": dict(result)}
-
-
 def write_record(path: Path, kind: str, result: Mapping[str, Any]) -> None:
+    """Write the kind of a result, the command, the machine, versions, and the result with every trial."""
+    head = {"kind": kind, "command": command_line(), "commit": commit(), "machine": machine(), "versions": versions()}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(make_record(kind, result), indent=1) + "\n")
+    path.write_text(json.dumps({**head, "result": dict(result)}, indent=1) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

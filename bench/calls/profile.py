@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from bench.calls.node_kinds import (
     GROUPS,
@@ -29,7 +30,7 @@ from bench.calls.ort_profile import NodeRun, SessionRun, read_runs
 from bench.calls.profile_result import CallProfile, Line, ProfileResult
 from bench.measurement import measurement
 from mxspec.evaluate.bench import calls as model_calls
-from mxspec.evaluate.bench.calls import CallBench, seconds_alternating
+from mxspec.evaluate.bench.calls import CallBench
 from mxspec.evaluate.bench.harness import median
 from mxspec.evaluate.bench.machine import ReadCeiling, pieces_of_file
 from mxspec.evaluate.bench.options import bundle_argument, repetitions_option
@@ -121,6 +122,21 @@ def measure(
         read_bytes_per_second=median(list(itertools.chain(*reads.values()))),
         read_loop=ceiling.loop,
         calls=tuple(_describe(bench, point, plain[point], calls, median(reads[point])) for point in points),
+    )
+
+
+def seconds_alternating(
+    benches: Sequence[CallBench], tokens: int, cached: int, most: int | None = None
+) -> NDArray[np.float64]:
+    """float64[calls, benches], seconds of calls of `tokens` tokens after `cached`, the models alternating."""
+    for bench in benches:
+        bench.fill(cached)
+    ids = [bench.random_ids(tokens) for bench in benches]
+    return np.array(
+        [
+            [bench.time_call(i, tokens) for bench, i in zip(benches, ids, strict=True)]
+            for _ in model_calls.repeated(len(benches), most)
+        ]
     )
 
 

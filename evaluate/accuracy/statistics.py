@@ -7,7 +7,7 @@ float64. For a row of 32,000 logits the error is about 1e-7 nats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,12 +41,7 @@ class Scores:
     @classmethod
     def joined(cls, parts: Sequence[Scores]) -> Scores:
         """The scores of consecutive texts as one."""
-        return cls(
-            np.concatenate([part.loss for part in parts]),
-            np.concatenate([part.divergence for part in parts]),
-            np.concatenate([part.same_top for part in parts]),
-            np.concatenate([part.finite for part in parts]),
-        )
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 def compare_rows(baseline: Logits, others: Sequence[Logits], next_ids: NDArray[np.int64]) -> list[Scores]:

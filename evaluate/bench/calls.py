@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mxspec.evaluate.bench.harness import median, seconds_of
 from mxspec.evaluate.bench.machine import Pair, ReadCeiling
@@ -112,18 +111,3 @@ def repeated(calls: int = 1, most: int | None = None) -> Iterator[int]:
         if count == most or (count >= 3 and time.perf_counter() >= ended):
             return
         yield count
-
-
-def seconds_alternating(
-    benches: Sequence[CallBench], tokens: int, cached: int, most: int | None = None
-) -> NDArray[np.float64]:
-    """float64[calls, benches], seconds of calls of `tokens` tokens after `cached`, the models alternating."""
-    for bench in benches:
-        bench.fill(cached)
-    ids = [bench.random_ids(tokens) for bench in benches]
-    return np.array(
-        [
-            [bench.time_call(i, tokens) for bench, i in zip(benches, ids, strict=True)]
-            for _ in repeated(len(benches), most)
-        ]
-    )

@@ -71,14 +71,11 @@ def save(path: Path, record: Record, draw: Callable[[Axes], None], kinds: tuple[
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         draw(axes)
-        figure.supxlabel(caption(record), x=0.01, ha="left", fontsize=7, color=QUIET)
+        caption = "\n".join([*textwrap.wrap(record.command, CAPTION), record.where])
+        figure.supxlabel(caption, x=0.01, ha="left", fontsize=7, color=QUIET)
         for kind in kinds:
             metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
             figure.savefig(path.with_suffix(f".{kind}"), metadata=metadata)
-
-
-def caption(record: Record) -> str:
-    return "\n".join([*textwrap.wrap(record.command, CAPTION), record.where])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,10 @@ from bench.calls.profile import ProfiledReader, choose_points, middle_half
 from mxspec.evaluate.bench import calls
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import MxspecError
-from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.manifest import ModelEntry, ModelName, TensorEntry
+from mxspec.runtime.models.reader import Reader
+from mxspec.runtime.models.session import Session
+from mxspec.runtime.sampling.shape import Logits
 
 
 def profile(*arguments: str) -> Result:
@@ -186,3 +190,24 @@ def test_matrices_keep_the_part_of_their_name_that_tells_them_apart() -> None:
 def test_the_middle_half_leaves_out_both_extremes(count: int) -> None:
     seconds = np.random.default_rng(count).permutation(count).tolist()
     assert [seconds[i] for i in middle_half(seconds)] == list(range(count // 4, count - count // 4))
+
+
+def test_the_models_alternate_call_by_call(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
+    bundle = Bundle.open(tiny_bundles["near"])
+    names: tuple[ModelName, ...] = ("target", "draft")
+    sessions = [Session.of(bundle, name, 1) for name in names]
+    benches = [calls.CallBench(Reader(session)) for session in sessions]
+    asked: list[tuple[str, int, int]] = []
+    forward = Reader.forward
+
+    def watched(reader: Reader, tokens: Sequence[int], rows: int) -> Logits:
+        asked.append((names[sessions.index(reader.session)], len(tokens), reader.length))
+        return forward(reader, tokens, rows)
+
+    for bench in benches:
+        bench.fill(20)
+    monkeypatch.setattr(Reader, "forward", watched)
+    assert measure.seconds_alternating(benches, 1, 20).shape == (3, 2)
+    assert asked == [("target", 1, 20), ("draft", 1, 20)] * 3
+    monkeypatch.setattr(calls, "CALL_SECONDS", 10.0)
+    assert measure.seconds_alternating(benches, 2, 20, most=4).shape == (4, 2)

@@ -1,22 +1,17 @@
-"""A whole target: every call that fits is timed, and two models alternate call by call."""
+"""A whole target: every call that fits is timed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from mxspec.evaluate.bench import calls as model
 from mxspec.evaluate.bench.model import ModelResult
 from mxspec.formats.bundle import Bundle
-from mxspec.formats.manifest import ModelName
 from mxspec.runtime.models import weight_reads
-from mxspec.runtime.models.reader import Reader
-from mxspec.runtime.models.session import Session
-from mxspec.runtime.sampling.shape import Logits
 
 Specbench = Callable[..., Result]
 
@@ -34,27 +29,6 @@ def test_a_model_is_timed_at_every_size_that_fits(
     assert got["weight_bytes"] < got["weights_file_bytes"]
     for call in got["calls"]:
         assert in_the_middle_half(call, ("seconds", "seconds_quartiles"), ("share_of_read", "share_quartiles"))
-
-
-def test_the_models_alternate_call_by_call(monkeypatch: pytest.MonkeyPatch, tiny_bundles: dict[str, Path]) -> None:
-    bundle = Bundle.open(tiny_bundles["near"])
-    names: tuple[ModelName, ...] = ("target", "draft")
-    sessions = [Session.of(bundle, name, 1) for name in names]
-    benches = [model.CallBench(Reader(session)) for session in sessions]
-    calls: list[tuple[str, int, int]] = []
-    forward = Reader.forward
-
-    def watched(reader: Reader, tokens: Sequence[int], rows: int) -> Logits:
-        calls.append((names[sessions.index(reader.session)], len(tokens), reader.length))
-        return forward(reader, tokens, rows)
-
-    for bench in benches:
-        bench.fill(20)
-    monkeypatch.setattr(Reader, "forward", watched)
-    assert model.seconds_alternating(benches, 1, 20).shape == (3, 2)
-    assert calls == [("target", 1, 20), ("draft", 1, 20)] * 3
-    monkeypatch.setattr(model, "CALL_SECONDS", 10.0)
-    assert model.seconds_alternating(benches, 2, 20, most=4).shape == (4, 2)
 
 
 def test_the_table_says_what_was_cached(
