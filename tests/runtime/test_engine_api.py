@@ -214,15 +214,6 @@ def test_answers_to_many_requests_keep_their_order(engine: Engine) -> None:
         assert answer.token_ids == engine.submit(request).result().token_ids
 
 
-def test_a_drawn_seed_is_reported_and_repeats_the_text(engine: Engine) -> None:
-    drawn = [engine.generate("seed", temperature=1.0, max_new_tokens=30).result() for _ in range(2)]
-    assert drawn[0].token_ids != drawn[1].token_ids
-    told = drawn[0].statistics
-    assert told.seed is not None
-    again = engine.generate("seed", temperature=1.0, max_new_tokens=30, seed=told.seed, k=told.k)
-    assert again.result().token_ids == drawn[0].token_ids
-
-
 def test_samples_share_the_reading_of_their_prompt(path: Path) -> None:
     with Engine(path, slots=4) as engine:
         answers = engine.generate(PROMPTS[2], n=5, temperature=1.0, seed=1, max_new_tokens=10).results()

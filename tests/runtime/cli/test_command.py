@@ -40,17 +40,12 @@ def test_how_a_command_ended(raised: BaseException | None, exit_code: int, line:
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("args", [["--unknown"], ["--number", "x"], ["surplus"]])
-def test_usage_errors_exit_with_1_and_one_line(args: list[str]) -> None:
+@pytest.mark.parametrize("args", [["--unknown"], ["--number"], ["--number", "x"], ["surplus"]])
+def test_usage_errors_exit_with_1_and_one_line_that_names_the_help(args: list[str]) -> None:
     result = CliRunner().invoke(command_that(None), args)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("args", [["--unknown"], ["--number"], ["--number", "x"], ["surplus"]])
-def test_a_usage_error_names_the_help_of_its_command(args: list[str]) -> None:
-    result = CliRunner().invoke(command_that(None), args)
     assert result.stderr.endswith(" (see command --help)\n")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -91,21 +90,3 @@ def test_a_replay_shows_the_text_of_each_moment(bundle: Path) -> None:
         written = compare._text(recording, at, None).plain
         assert written == shown("".join(token.text for when, token in recording.tokens if when <= at))
     assert compare._text(recording, None, None).plain == shown(recording.answer.text)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--picture", "x.svg"], "--picture: given without --compare"),
-        (["--compare", "--picture", "x.png"], "expected .svg"),
-        (["--compare", "--picture", "nowhere/x.svg"], "the folder nowhere does not exist"),
-        (["--compare", "--slots", "2"], "--slots"),
-        (["--compare", "--trace", "x.html"], "--trace: given with --compare"),
-        (["--compare", "--n", "2", "--temperature", "1"], "--n: given with --compare"),
-    ],
-)
-def test_meaningless_combinations_are_refused(bundle: Path, options: Sequence[str], message: str) -> None:
-    done = run(bundle, *PROMPT, *options)
-    assert done.exit_code == 1
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
