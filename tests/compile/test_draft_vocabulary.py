@@ -47,8 +47,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def write_foreign(pair: Path, folder: Path) -> dict[int, int]:
-    """The draft with another tokenizer, whose ids are in another order; the draft's id of each of the target's."""
+def write_foreign(pair: Path, folder: Path) -> Path:
+    """The draft with another tokenizer, whose ids are in another order."""
     shutil.copytree(pair / "draft", folder)
     given = json.loads(make_byte_tokenizer().to_str())["model"]["vocab"]
     order = np.random.default_rng(7).permutation(VOCAB - 3 + len(MERGES))
@@ -75,7 +75,12 @@ def write_foreign(pair: Path, folder: Path) -> dict[int, int]:
             moved[theirs] = rows[ours]
         tensors[name] = moved
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return of
+    return folder
+
+
+@pytest.fixture(scope="module")
+def foreign_draft(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_foreign(pair, tmp_path_factory.mktemp("foreign") / "draft")
 
 
 def compiled(pair: Path, output: Path, *options: object, draft: Path | None = None) -> Bundle:
@@ -111,8 +116,31 @@ def trimmed(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return compiled(pair, place, "--draft-vocabulary", KEPT, "--draft-text", pair / "text.txt")
 
 
+@pytest.fixture(scope="module")
+def foreign(pair: Path, foreign_draft: Path) -> Bundle:
+    return compiled(pair, foreign_draft.with_name("foreign.bundle"), draft=foreign_draft)
+
+
+@pytest.fixture(scope="module")
+def written(pair: Path, foreign_draft: Path) -> Bundle:
+    """A draft with another tokenizer that writes text."""
+    return compiled(pair, foreign_draft.with_name("written.bundle"), "--draft-tokens", "text", draft=foreign_draft)
+
+
+@pytest.fixture(params=["trimmed", "foreign", "written"])
+def any_bundle(request: pytest.FixtureRequest) -> Bundle:
+    bundle: Bundle = request.getfixturevalue(request.param)
+    return bundle
+
+
 def entry_of(bundle: Bundle) -> ModelEntry:
     return bundle.manifest.models["draft"]
+
+
+def vocabulary_of(bundle: Bundle) -> VocabularyEntry:
+    vocabulary = entry_of(bundle).vocabulary
+    assert vocabulary is not None
+    return vocabulary
 
 
 def test_a_trimmed_head_keeps_the_rows_of_frequent_tokens(pair: Path, trimmed: Bundle) -> None:
@@ -125,8 +153,7 @@ def test_a_trimmed_head_keeps_the_rows_of_frequent_tokens(pair: Path, trimmed: B
     stored = np.fromfile(trimmed.weights_path("draft"), np.uint8, head.bytes, offset=head.offset)
     rows = unpack_values(stored.reshape(-1, 1024 * 2), head.format, KEPT, 64)
     np.testing.assert_array_equal(rows, tensors["lm_head.weight"][expected].float().numpy())
-    vocabulary = entry_of(trimmed).vocabulary
-    assert vocabulary is not None
+    vocabulary = vocabulary_of(trimmed)
     assert (vocabulary.reads, vocabulary.foreign, vocabulary.shared) == (VOCAB, False, None)
     assert vocabulary.tokens == len(ids) // 10
     assert vocabulary.covered == 1.0
@@ -134,9 +161,7 @@ def test_a_trimmed_head_keeps_the_rows_of_frequent_tokens(pair: Path, trimmed: B
 
 
 def head_ids(bundle: Bundle) -> list[int]:
-    vocabulary = entry_of(bundle).vocabulary
-    assert vocabulary is not None
-    ids: list[int] = load_numpy(bundle.path / vocabulary.file)["head_ids"].tolist()
+    ids: list[int] = load_numpy(bundle.path / vocabulary_of(bundle).file)["head_ids"].tolist()
     return ids
 
 
@@ -152,8 +177,7 @@ def test_without_a_text_the_target_writes_one(pair: Path, tmp_path: Path, monkey
     bundle = compiled(pair, tmp_path / "own.bundle", "--draft-vocabulary", KEPT, "--calibration-tokens", 2000)
     (first, *others) = (windows.reshape(-1) for windows in written)
     assert all(np.array_equal(first, other) for other in others)  # that calibrates rounding
-    vocabulary = entry_of(bundle).vocabulary
-    assert vocabulary is not None
+    vocabulary = vocabulary_of(bundle)
     held_out = first[-(len(first) // 10) :]
     assert (vocabulary.text_sha256, vocabulary.tokens) == (None, len(held_out))
     frequent = [EOS, END, *(token for token, _ in Counter(first[: -len(held_out)].tolist()).most_common())]
@@ -169,7 +193,7 @@ def test_without_time_for_a_text_the_lowest_ids_are_kept(pair: Path, tmp_path: P
     bundle = compiled(pair, tmp_path / "low.bundle", "--draft-vocabulary", KEPT, "--rounding-minutes", 0)
     lowest = [token for token in range(VOCAB) if token not in (EOS, END)]
     assert head_ids(bundle) == sorted([EOS, END, *lowest[: KEPT - 2]])
-    assert entry_of(bundle).vocabulary == VocabularyEntry(file="draft_tokens.safetensors", reads=VOCAB)
+    assert vocabulary_of(bundle) == VocabularyEntry(file="draft_tokens.safetensors", reads=VOCAB)
 
 
 def test_a_trimmed_draft_changes_no_text(trimmed: Bundle) -> None:
@@ -195,30 +219,26 @@ def logits_of(bundle: Bundle) -> Any:
     return np.concatenate([first, session.run([Part(0, 9, tokens[9:], len(tokens) - 9)])])
 
 
-def test_another_tokenizers_tokens_are_mapped_by_their_bytes(pair: Path, tmp_path: Path, trimmed: Bundle) -> None:
+def test_another_tokenizers_tokens_are_mapped_by_their_bytes(
+    pair: Path, tmp_path: Path, trimmed: Bundle, foreign: Bundle, foreign_draft: Path
+) -> None:
     """The draft has the same weights as the trimmed one, in other places: its logits are the same, bit for bit."""
-    of = write_foreign(pair, tmp_path / "foreign")
-    bundle = compiled(pair, tmp_path / "out.bundle", draft=tmp_path / "foreign")
-    entry = entry_of(bundle)
-    assert entry.vocabulary is not None
-    assert entry.vocabulary.foreign
-    assert entry.vocabulary.shared == pytest.approx(256 / (256 + len(MERGES)))
-    assert entry.vocab_size == len(of) == VOCAB
+    assert vocabulary_of(foreign).foreign
+    assert vocabulary_of(foreign).shared == pytest.approx(256 / (256 + len(MERGES)))
+    assert entry_of(foreign).vocab_size == VOCAB
     expected = logits_of(trimmed)
     kept = np.isfinite(expected[0])
     assert kept.sum() == KEPT
-    np.testing.assert_array_equal(logits_of(bundle)[:, kept], expected[:, kept])
-    assert assert_lossless(bundle.path) > 0.5
-    few = compiled(pair, tmp_path / "few.bundle", "--draft-vocabulary", KEPT, draft=tmp_path / "foreign")
+    np.testing.assert_array_equal(logits_of(foreign)[:, kept], expected[:, kept])
+    assert assert_lossless(foreign.path) > 0.5
+    few = compiled(pair, tmp_path / "few.bundle", "--draft-vocabulary", KEPT, draft=foreign_draft)
     assert entry_of(few).vocab_size == KEPT
     assert_lossless(few.path)
 
 
 def test_a_target_with_tokens_that_the_draft_lacks(pair: Path, tmp_path: Path) -> None:
     """The target writes them, and the draft reads each as several of its own."""
-    write_foreign(pair, tmp_path / "foreign")
-    target = tmp_path / "target"
-    (tmp_path / "foreign").rename(target)
+    target = write_foreign(pair, tmp_path / "target")
     vocab = Tokenizer.from_file(str(target / "tokenizer.json")).get_vocab()
     bias = {vocab[written]: 12.0 for written in ("th", "says", "Ã©")}
     bundle = compiled(tmp_path, tmp_path / "out.bundle", draft=pair / "draft")
@@ -228,66 +248,33 @@ def test_a_target_with_tokens_that_the_draft_lacks(pair: Path, tmp_path: Path) -
     assert [answer.token_ids for answer in drafted] == [plain.token_ids] * 2
 
 
-@pytest.mark.parametrize("kind", ["trimmed", "foreign"])
-def test_its_logits_are_those_of_its_checkpoint(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str) -> None:
-    checkpoint, bundle = pair / "draft", trimmed
-    if kind == "foreign":
-        checkpoint = tmp_path / "foreign"
-        write_foreign(pair, checkpoint)
-        bundle = compiled(pair, tmp_path / "out.bundle", draft=checkpoint)
+def test_its_logits_are_those_of_its_checkpoint(pair: Path, any_bundle: Bundle, foreign_draft: Path) -> None:
+    checkpoint = foreign_draft if vocabulary_of(any_bundle).foreign else pair / "draft"
     for text in (None, TEXT):
-        assert measure_logits(bundle, "draft", Recipe.of_checkpoints(str(checkpoint)), text, 40).passed
+        assert measure_logits(any_bundle, "draft", Recipe.of_checkpoints(str(checkpoint)), text, 40).passed
 
 
-@pytest.mark.parametrize("kind", ["trimmed", "foreign"])
-def test_it_is_certified(pair: Path, trimmed: Bundle, tmp_path: Path, kind: str) -> None:
+def test_it_is_certified(any_bundle: Bundle) -> None:
     """With greedy and sampled text of every way, and a grammar that allows no token that the trimmed draft keeps."""
-    path = trimmed.path
-    if kind == "foreign":
-        write_foreign(pair, tmp_path / "foreign")
-        path = compiled(pair, tmp_path / "out.bundle", draft=tmp_path / "foreign").path
-    with Engine(path, slots=8) as engine:
+    with Engine(any_bundle.path, slots=8) as engine:
         found = certify(engine, None, "quick", seed=1)
     assert found.passed, found.failures
     assert found.power[0].texts.startswith("sampled text")
 
 
-@pytest.fixture(scope="module")
-def written(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A draft with another tokenizer that writes text."""
-    place = tmp_path_factory.mktemp("written")
-    write_foreign(pair, place / "foreign")
-    return compiled(pair, place / "out.bundle", "--draft-tokens", "text", draft=place / "foreign")
-
-
 def test_a_draft_that_writes_text_changes_none(written: Bundle) -> None:
-    entry = entry_of(written)
-    assert entry.vocabulary is not None
-    assert entry.vocabulary.writes_text
-    assert entry.vocab_size == 280  # the whole head
+    assert vocabulary_of(written).writes_text
+    assert entry_of(written).vocab_size == 280  # the whole head
     assert assert_lossless(written.path) > 0.2
     said = speccompile("inspect", written.path)
     line = "  writes text, with a tokenizer of its own, which shares 97.7% of its tokens with the target's"
     assert line in (said.stdout + said.stderr).splitlines()
 
 
-def test_a_draft_that_writes_text_is_certified(written: Bundle) -> None:
-    with Engine(written.path, slots=8) as engine:
-        found = certify(engine, None, "quick", seed=1)
-    assert found.passed, found.failures
-
-
-def test_its_rows_are_those_of_its_checkpoint(pair: Path, written: Bundle) -> None:
-    checkpoint = str(written.path.parent / "foreign")
-    for text in (None, TEXT):
-        assert measure_logits(written, "draft", Recipe.of_checkpoints(checkpoint), text, 40).passed
-
-
 def test_the_share_of_its_tokens_decides_what_it_proposes(
-    pair: Path, tmp_path: Path, written: Bundle, monkeypatch: pytest.MonkeyPatch
+    pair: Path, tmp_path: Path, foreign_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = written.path.parent / "foreign"
-    wanted: list[Any] = [pair / "target", "--draft", foreign, "-o", tmp_path / "x", "--force"]
+    wanted: list[Any] = [pair / "target", "--draft", foreign_draft, "-o", tmp_path / "x", "--force"]
 
     def way(*options: object) -> str:
         result = speccompile(*wanted, "--k-max", 4, "--context-length", 96, *options)
@@ -334,7 +321,7 @@ def test_a_damaged_bundle_is_refused(trimmed: Bundle) -> None:
         DraftTokens.of(trimmed.path, entry_of(trimmed).model_copy(update={"vocab_size": KEPT - 1}), VOCAB)
 
 
-def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
+def test_what_is_refused(pair: Path, tmp_path: Path, foreign_draft: Path) -> None:
     def refuse(*options: object, draft: Path | None = None) -> str:
         return failed(speccompile(pair / "target", "--draft", draft or pair / "draft", "-o", tmp_path / "x", *options))
 
@@ -346,8 +333,7 @@ def test_what_is_refused(pair: Path, tmp_path: Path) -> None:
     assert (
         line == "error: draft.text: the draft keeps all tokens, the target's own; set draft.vocabulary, or leave it out"
     )
-    write_foreign(pair, tmp_path / "foreign")
-    line = refuse("--draft-tokens", "text", "--draft-vocabulary", 48, draft=tmp_path / "foreign")
+    line = refuse("--draft-tokens", "text", "--draft-vocabulary", 48, draft=foreign_draft)
     assert line == "error: draft.vocabulary: a draft that writes text keeps its whole head; leave it out"
     words = tmp_path / "words"
     shutil.copytree(pair / "draft", words)

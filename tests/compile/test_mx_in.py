@@ -28,37 +28,16 @@ from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
+from tests.compile.checkpoint.test_mx_checkpoint import COMPRESSED, dequantised, in_order, quark
 
 LLAMA = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 120, "max_position_embeddings": 96, "attention_bias": True,
 }  # fmt: skip
-VALUES = {  # of the codes without a sign, in order: OCP MX 1.0, section 5.3
-    "fp4": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
-    "fp6_e2m3": [i / 8 for i in range(16)] + [2 + i / 4 for i in range(8)] + [4 + i / 2 for i in range(8)],
-}
 FORMATS = {"fp4": "mxfp4_e2m1", "fp6_e2m3": "mxfp6_e2m3"}
-WEIGHTS = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32, "dynamic": False}
-COMPRESSED = {
-    "quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "quantization_status": "compressed",
-    "ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS}},
-}  # fmt: skip
-QUARK_WEIGHT = {
-    "is_dynamic": False, "qscheme": "per_group", "ch_axis": -1, "group_size": 32, "scale_format": "e8m0",
-}  # fmt: skip
-QUARK = {
-    "quant_method": "quark", "version": "0.13", "export": {"weight_format": "real_quantized", "pack_method": "reorder"},
-    "global_quant_config": {"weight": {"dtype": "fp4", **QUARK_WEIGHT}}, "exclude": ["lm_head"],
-    "layer_quant_config": {"*.v_proj": {"weight": {"dtype": "fp6_e2m3", **QUARK_WEIGHT}}},
-}  # fmt: skip
+QUARK = quark("fp4", **{"*.v_proj": "fp6_e2m3"})
 
 Codes = dict[str, tuple[NDArray[np.uint8], NDArray[np.uint8], str]]  # by parameter: codes, scales, Quark's word
-
-
-def in_bytes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """One bit after the other, the lowest first."""
-    rows = [[int(code) >> bit & 1 for code in row for bit in range(bits)] for row in codes]
-    return np.packbits(np.array(rows, np.uint8), axis=1, bitorder="little")
 
 
 def write_mx(
@@ -83,11 +62,9 @@ def write_mx(
             bits, (n, k) = {"fp4": 4, "fp6_e2m3": 6}[kind], parameter.shape
             found = rng.integers(0, 1 << bits, (n, k)).astype(np.uint8)
             scales = rng.integers(120, 124, (n, k // 32)).astype(np.uint8)
-            table = np.array(VALUES[kind] + [-value for value in VALUES[kind]])
-            values = table[found] * np.repeat(2.0 ** (scales.astype(float) - 127), 32, axis=1)
-            parameter.copy_(torch.from_numpy(values))
+            parameter.copy_(torch.from_numpy(dequantised(found, scales, FORMATS[kind])))
             codes[name] = found, scales, kind
-            tensors[f"{module}.weight_packed" if compressed else name] = torch.from_numpy(in_bytes(found, bits))
+            tensors[f"{module}.weight_packed" if compressed else name] = torch.from_numpy(in_order(found, bits))
             tensors[f"{module}.weight_scale"] = torch.from_numpy(scales)
     config = model.config.to_dict() | {"quantization_config": quantization, "architectures": ["LlamaForCausalLM"]}
     (folder / "config.json").write_text(json.dumps(config))

@@ -17,17 +17,13 @@ from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.names import name_parameters
 from mxspec.compile.checkpoint.tensors.weight_files import SAFETENSORS
 from mxspec.compile.planning import plan as planning
-from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.trace.skeleton import build_skeleton
 from mxspec.compile.weights.rounding.forward import LayeredModel
-from mxspec.compile.weights.write_model import write_model
 from mxspec.formats.errors import CheckpointError
-from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
 from tests.compile.conftest import LIGHT
+from tests.compile.outlined import outlined, written
 
-PLAIN = TargetRecipe(checkpoint="x", format="fp16_tiles")
-RECIPE = Recipe(name="x", caches="float32", target=PLAIN, draft=DraftRecipe(checkpoint="x"))
 BETA = "model.layers.0.mlp.act_fn.beta"
 
 
@@ -49,7 +45,7 @@ def apertus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def error_of(folder: Path, output: Path) -> float:
     with Checkpoint(folder) as checkpoint:
-        entry = write_model(plan_model(Model("target", checkpoint, PLAIN, RECIPE, 96)), output, lambda _: None).entry
+        entry = written(checkpoint, output, 96, "float32")
         assert not [name for name in entry.ignored if "act_fn" in name]
         return compare_own_weights(output, entry, checkpoint, random_texts(120))[0].stored.error
 
@@ -61,13 +57,13 @@ def test_they_equal_what_transformers_loads(apertus: Path, tmp_path: Path) -> No
 def test_without_them_it_would_be_another_model(apertus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "find_buffers", lambda model, tensors: {})
     with Checkpoint(apertus) as checkpoint:
-        entry = write_model(plan_model(Model("target", checkpoint, PLAIN, RECIPE, 96)), tmp_path, lambda _: None).entry
+        entry = written(checkpoint, tmp_path, 96, "float32")
         assert compare_own_weights(tmp_path, entry, checkpoint, random_texts(120))[0].stored.error > 1e-2
 
 
 def test_calibration_runs_with_them(apertus: Path) -> None:
     with Checkpoint(apertus) as checkpoint:
-        sources = plan_model(Model("target", checkpoint, PLAIN, RECIPE, 96)).sources
+        sources = plan_model(outlined(checkpoint)).sources
         layer = LayeredModel(checkpoint.config, sources).layers[0]
     assert float(layer.get_buffer("mlp.act_fn.beta")) == float(torch.tensor(0.8, dtype=torch.bfloat16))
 

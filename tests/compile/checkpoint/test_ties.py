@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from mxspec.compile.checkpoint import ties
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.plan import plan_model
-from mxspec.recipes.recipe import Recipe, TargetRecipe
+from tests.compile.outlined import outlined
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -37,9 +36,8 @@ def add_head(folder: Path, head: torch.Tensor) -> None:
 
 def head_of(folder: Path) -> tuple[str, list[str]]:
     """The tensor that the packed head is made from, and what the checkpoint says of it."""
-    target = TargetRecipe(checkpoint=str(folder))
     with Checkpoint(folder) as checkpoint:
-        plan = plan_model(Model("target", checkpoint, target, Recipe(name="x", target=target), 32))
+        plan = plan_model(outlined(checkpoint, 32))
         matrices = [spec for spec in plan.exported.weights if spec.kind == "matmul"]
         heads = {plan.sources[str(spec.source)].name for spec in matrices if spec.shape[0] == 64}
         (name,) = heads & {EMBEDDING, HEAD}

@@ -6,7 +6,7 @@ It recomputes everything for each step, in float64.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,30 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 IDS = "eagle_aux_hidden_state_layer_ids"
+
+Part = Callable[[str, Tensor], Tensor]  # a named norm or product
+
+
+def attention(x: Tensor, layer: Mapping[str, Any], linear: Part, norm: Part) -> Tensor:
+    """Causal attention of a decoder layer with these settings, whose heads are normed and rotated, of rows `x`."""
+    heads, groups, count = layer["num_attention_heads"], layer["num_key_value_heads"], len(x)
+    size = layer.get("head_dim") or layer["hidden_size"] // heads
+    q, k, v = (linear(f"self_attn.{name}_proj", x).view(count, -1, size) for name in "qkv")
+    q, k = norm("self_attn.q_norm", q), norm("self_attn.k_norm", k)
+    turned = int(size * layer.get("partial_rotary_factor", 1))
+    q, k = (torch.cat([_rotated(y[..., :turned], layer["rope_theta"]), y[..., turned:]], -1) for y in (q, k))
+    k, v = (y.repeat_interleave(heads // groups, dim=1) for y in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
+    scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf)
+    return linear("self_attn.o_proj", torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(count, -1))
+
+
+def _rotated(x: Tensor, theta: float) -> Tensor:
+    size = x.shape[-1]
+    angle = torch.arange(len(x)).double()[:, None] * theta ** -(torch.arange(0, size, 2).double() / size)
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    first, second = x[..., : size // 2], x[..., size // 2 :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
 @dataclass(frozen=True)
@@ -81,25 +105,10 @@ class PlainHead:
         return self.tensors["lm_head.weight"] @ out, out if self.settings.get("norm_output") else x
 
     def _attention(self, x: Tensor) -> Tensor:
-        layer, count = self.layer, len(x)
-        heads, groups = layer["num_attention_heads"], layer["num_key_value_heads"]
-        size = layer.get("head_dim") or layer["hidden_size"] // heads
-        q, k, v = (self._linear(f"self_attn.{name}_proj", x).view(count, -1, size) for name in "qkv")
-        if layer.get("model_type") == "qwen3":
-            q, k = (self._norm(self._of_layer(f"self_attn.{name}_norm"), y) for name, y in (("q", q), ("k", k)))
-        q, k = (self._rotated(y, size) for y in (q, k))
-        k, v = (y.repeat_interleave(heads // groups, dim=1) for y in (k, v))
-        scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
-        scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf)
-        mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(count, -1)
-        return self._linear("self_attn.o_proj", mixed)
+        def norm(name: str, x: Tensor) -> Tensor:
+            return self._norm(self._of_layer(name), x) if self.layer.get("model_type") == "qwen3" else x
 
-    def _rotated(self, x: Tensor, size: int) -> Tensor:
-        inverse = self.layer["rope_theta"] ** -(torch.arange(0, size, 2).double() / size)
-        angle = torch.arange(len(x)).double()[:, None] * inverse
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        first, second = x[..., : size // 2], x[..., size // 2 :]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        return attention(x, self.layer, self._linear, norm)
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         scale = (x.square().mean(-1, keepdim=True) + self.layer["rms_norm_eps"]).rsqrt()

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import silu
 
+from tests.compile.heads.plain_head import attention
+
 
 @dataclass(frozen=True)
 class PlainMtp:
@@ -77,26 +79,9 @@ class PlainMtp:
         return self._linear(f"{name}.down_proj", silu(gate) * up)
 
     def _attention(self, x: Tensor) -> Tensor:
-        s, count = self.settings, len(x)
-        heads, groups, size = s["num_attention_heads"], s["num_key_value_heads"], s["head_dim"]
-        q, k, v = (self._linear(f"self_attn.{name}_proj", x).view(count, -1, size) for name in "qkv")
-        if s.get("use_qk_norm"):
-            q, k = self._norm("self_attn.q_norm", q), self._norm("self_attn.k_norm", k)
-        turned = int(size * s.get("partial_rotary_factor", 1))
-        q, k = (torch.cat([self._rotated(y[..., :turned]), y[..., turned:]], -1) for y in (q, k))
-        k, v = (y.repeat_interleave(heads // groups, dim=1) for y in (k, v))
-        scores = torch.einsum("qhd,khd->hqk", q, k) * size**-0.5
-        scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), -torch.inf)
-        mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).reshape(count, -1)
-        return self._linear("self_attn.o_proj", mixed)
-
-    def _rotated(self, x: Tensor) -> Tensor:
-        size = x.shape[-1]
-        inverse = self.settings["rope_theta"] ** -(torch.arange(0, size, 2).double() / size)
-        angle = torch.arange(len(x)).double()[:, None] * inverse
-        cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        first, second = x[..., : size // 2], x[..., size // 2 :]
-        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        return attention(
+            x, self.settings, self._linear, self._norm if self.settings.get("use_qk_norm") else lambda _, y: y
+        )
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         scale = (x.square().mean(-1, keepdim=True) + self.settings["rms_norm_eps"]).rsqrt()

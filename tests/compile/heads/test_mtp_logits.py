@@ -29,8 +29,8 @@ from mxspec.runtime.models.session import Session
 from mxspec.runtime.models.slots import Slot
 from tests.compile.heads.make_mtp import LOGITS, save_mtp
 from tests.compile.heads.plain_mtp import PlainMtp
+from tests.compile.heads.test_logits import close
 
-TOLERANCE = 1e-5  # of the largest logit
 CASES: dict[str, dict[str, Any]] = {
     "mimo": {"family": "mimo", "layers": 2},
     "glm": {"family": "glm4_moe"},
@@ -62,10 +62,6 @@ def states_of(model: PreTrainedModel, text: list[int], *, normed: bool) -> torch
         model(torch.tensor([text]))
     hook.remove()
     return seen[normed][0]
-
-
-def close(got: Any, expected: torch.Tensor) -> bool:
-    return float(np.abs(got - expected.numpy()).max()) < TOLERANCE * float(expected.abs().max())
 
 
 @pytest.mark.parametrize("case", CASES)

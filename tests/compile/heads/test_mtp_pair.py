@@ -9,32 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from mxspec.compile.commands.speccompile import main
-from mxspec.compile.pipeline import compile_bundle
-from mxspec.compile.progress import Stages
 from mxspec.evaluate.lossless.command import certify
 from mxspec.formats.bundle import Bundle
-from mxspec.recipes.recipe import Recipe
 from mxspec.runtime.engine import Engine
-from mxspec.runtime.request import Request
 from tests.compile.heads.make_mtp import save_mtp
 from tests.compile.heads.test_mtp_logits import target_of
+from tests.compile.heads.test_pair import LENGTH, PROMPTS, asked, compile_pair
 from tests.compile.heads.train_head import train_mtp
-from tests.conftest import BOS
-
-PROMPTS = [[*b"a text that says what it is"], [*b"so it is"], [BOS, *b"and then"]]
-LENGTH = 36
 
 
 def compiled(folder: Path, mtp: str | None = "mtp", **changes: Any) -> Bundle:
-    sizes = {"k_max": 4, "context_length": 96, "prefill_chunk": 16, "caches": "float32"}
-    pair = Recipe.of_checkpoints(str(folder), mtp)
-    recipe = pair.with_changes(**{"target": {"format": "fp16"}, **sizes, **changes})
     output = folder.with_suffix(f".{len(list(folder.parent.iterdir()))}.bundle")
-    compile_bundle(recipe, output, with_baseline=False, force=False, stages=Stages(Console(quiet=True)))
-    return Bundle.open(output)
+    return compile_pair(output, folder, mtp, with_baseline=False, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +35,6 @@ def mimo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bundle(mimo: Path) -> Bundle:
     return compiled(mimo)
-
-
-def asked(prompt: list[int], **settings: Any) -> Request:
-    return Request(prompt=prompt, **{"temperature": 0, "max_new_tokens": LENGTH, "ignore_eos": True, **settings})
 
 
 def test_greedy_texts_are_the_targets(bundle: Bundle) -> None:

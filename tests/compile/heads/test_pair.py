@@ -33,14 +33,16 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def compiled(folder: Path, head: Path, *, with_baseline: bool, **changes: Any) -> Bundle:
+def compile_pair(output: Path, target: Path, draft: object, /, *, with_baseline: bool, **changes: Any) -> Bundle:
     sizes = {"k_max": 4, "context_length": 96, "prefill_chunk": 16, "caches": "float32"}
-    pair = Recipe.of_checkpoints(str(folder / "target"), str(head))
+    pair = Recipe.of_checkpoints(str(target), None if draft is None else str(draft))
     recipe = pair.with_changes(**{"target": {"format": "fp16"}, **sizes, **changes})
-    output = head.with_suffix(".bundle")
-    stages = Stages(Console(quiet=True))
-    compile_bundle(recipe, output, with_baseline=with_baseline, force=False, stages=stages)
+    compile_bundle(recipe, output, with_baseline=with_baseline, force=False, stages=Stages(Console(quiet=True)))
     return Bundle.open(output)
+
+
+def compiled(folder: Path, head: Path, *, with_baseline: bool, **changes: Any) -> Bundle:
+    return compile_pair(head.with_suffix(".bundle"), folder / "target", head, with_baseline=with_baseline, **changes)
 
 
 @pytest.fixture(scope="module")
