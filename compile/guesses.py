@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from mxspec.compile.planning.model import Model
 from mxspec.compile.progress import Stages
-from mxspec.compile.publish import Publication
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.errors import RecipeError
 from mxspec.formats.manifest import GuessesEntry, GuessesName
 from mxspec.formats.safetensors_file import write_arrays
@@ -34,7 +34,7 @@ def check_texts(recipe: Recipe) -> None:
         read_recipe_text("calibrate", recipe.calibration_file())
 
 
-def write_guesses(target: Model, made: Publication, stages: Stages) -> dict[GuessesName, GuessesEntry]:
+def write_guesses(target: Model, writer: BundleWriter, stages: Stages) -> dict[GuessesName, GuessesEntry]:
     """Write a file for each text that the recipe names. Raises RecipeError if it is not text."""
     entries: dict[GuessesName, GuessesEntry] = {}
     for name, path in target.recipe.guess_texts().items():
@@ -44,7 +44,7 @@ def write_guesses(target: Model, made: Publication, stages: Stages) -> dict[Gues
             if len(tokens) < 2:
                 raise RecipeError(f"{name}: {path} holds fewer than 2 tokens; give it some pages of text")
             file = f"{name}.safetensors"
-            made.add_file(file, write_arrays(made.writer.folder / file, _arrays(name, tokens, target.known)))
+            writer.add_file(file, write_arrays(writer.folder / file, _arrays(name, tokens, target.known)))
         entries[name] = GuessesEntry(file=file, text_sha256=text_sha256, tokens=len(tokens))
     return entries
 

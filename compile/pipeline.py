@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from mxspec.compile.check.check_model import check_model
 from mxspec.compile.check.cost import measure_cost
 from mxspec.compile.check.own_weights import check_own_weights
 from mxspec.compile.check.referee import check_windows, judge
+from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.settings.generation_config import (
     not_applied_note,
     read_rules,
@@ -24,7 +28,6 @@ from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import usable_ids
 from mxspec.compile.planning.plan import plan_model
 from mxspec.compile.progress import Stages
-from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.draft_vocabulary import DraftVocabulary, choose_vocabulary
 from mxspec.compile.weights.budget.meet_budget import meet_budget
 from mxspec.compile.weights.rounding.choose_rounding import choose_rounding
@@ -32,9 +35,11 @@ from mxspec.compile.weights.rounding.round_model import round_model, scratch_byt
 from mxspec.compile.weights.rounding.store import RoundedModel
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_model
 from mxspec.formats.bundle import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, Manifest
+from mxspec.formats.manifest import TOKENIZER, Manifest, ModelEntry
 from mxspec.recipes.recipe import Recipe
 
+TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja")
+VERSIONS_OF = ("mxspec", "torch", "transformers", "onnx", "onnxscript", "onnx-ir", "onnxruntime")
 GRAPH_BYTES = 64 << 20  # more than any graph takes without weights
 
 
@@ -59,9 +64,9 @@ def write_bundle(models: Models, writer: BundleWriter, stages: Stages) -> Manife
     meet_budgets(models, writer, stages)
     plan_models(models, stages)
     choose_rounding(models.values(), stages)
-    made = write_models(models, writer, stages)
-    check_models(models, made, stages)
-    return finish(models, chosen, made, stages)
+    write_models(models, writer, stages)
+    check_models(models, writer.folder, stages)
+    return finish(models, chosen, writer, stages)
 
 
 def judge_models(models: Models, stages: Stages) -> None:
@@ -114,15 +119,13 @@ def plan_models(models: Models, stages: Stages) -> None:
         model.plan = plan
 
 
-def write_models(models: Models, writer: BundleWriter, stages: Stages) -> Publication:
+def write_models(models: Models, writer: BundleWriter, stages: Stages) -> None:
     """Round and pack the weights of all models."""
     scratch = sum(scratch_bytes(model) for model in models.values())
     writer.require_space(sum(model.plan.layout.file_bytes for model in models.values()) + GRAPH_BYTES + scratch)
     rounded = [round_model(model, writer.rounding, stages) for model in models.values()]
-    made = Publication(writer)
     for model, weights in zip(models.values(), rounded, strict=True):
-        model.entry = made.add_model(_pack(model, weights, writer, stages))
-    return made
+        model.entry = add_model(_pack(model, weights, writer, stages), writer)
 
 
 def _pack(model: Model, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:
@@ -134,9 +137,16 @@ def _pack(model: Model, rounded: RoundedModel, writer: BundleWriter, stages: Sta
     return written
 
 
-def check_models(models: Models, made: Publication, stages: Stages) -> None:
+def add_model(written: WrittenModel, writer: BundleWriter) -> ModelEntry:
+    """List a model's files in the bundle; its entry is returned."""
+    for graph in written.entry.graphs:
+        writer.add_file(graph)
+    writer.add_file(written.entry.weights, written.weights_sha256)
+    return written.entry
+
+
+def check_models(models: Models, folder: Path, stages: Stages) -> None:
     """Run what was written, and put into its entries how right it is; raises CheckFailed."""
-    folder = made.writer.folder
     for model in models.values():
         with stages.step(f"check {model.name}"):
             check_model(model, folder)
@@ -150,15 +160,15 @@ def check_models(models: Models, made: Publication, stages: Stages) -> None:
         model.entry = model.entry.model_copy(update=found)
 
 
-def finish(models: Models, chosen: DraftVocabulary | None, made: Publication, stages: Stages) -> Manifest:
+def finish(models: Models, chosen: DraftVocabulary | None, writer: BundleWriter, stages: Stages) -> Manifest:
     """Write what is left beside the models: tokens, the tokenizer, and what drafters know of texts; the manifest."""
     if chosen is not None:
-        models["draft"].entry = chosen.write(models["draft"].entry, made)
+        models["draft"].entry = chosen.write(models["draft"].entry, writer)
     target = models["target"]
     folder, known = target.checkpoint.folder, target.known
-    made.copy_tokenizer(target.checkpoint)
-    guesses = write_guesses(target, made, stages)
-    sha256, with_encoder = made.contents[TOKENIZER].sha256, bool(target.config.is_encoder_decoder)
+    copy_tokenizer(target.checkpoint, writer)
+    guesses = write_guesses(target, writer, stages)
+    sha256, with_encoder = writer.files[TOKENIZER].sha256, bool(target.config.is_encoder_decoder)
     tokenizer = read_special_tokens(folder, sha256, known, is_encoder_decoder=with_encoder)
     rules = read_rules(
         folder,
@@ -171,8 +181,31 @@ def finish(models: Models, chosen: DraftVocabulary | None, made: Publication, st
         stages.note(warning)
     if not tokenizer.eos_token_ids:
         stages.note("warning: neither generation_config.json nor config.json names an end-of-text token")
-    entries = {name: model.entry for name, model in models.items()}
-    return made.manifest(_decided(models), entries, tokenizer, read_sampling(folder), rules, guesses)
+    return Manifest(
+        name=target.recipe.name,
+        k_max=target.recipe.k_max,
+        recipe=_decided(models),
+        models={name: model.entry for name, model in models.items()},
+        guesses=guesses,
+        tokenizer=tokenizer,
+        sampling=read_sampling(folder),
+        generation=rules,
+        files=writer.files,
+        versions=versions(),
+    )
+
+
+def copy_tokenizer(checkpoint: Checkpoint, writer: BundleWriter) -> None:
+    """Copy the tokenizer's files into the bundle: tokenizer.json, and others that exist."""
+    for path in (checkpoint.tokenizer, *(checkpoint.folder / name for name in TEMPLATE_FILES)):
+        if path.is_file():
+            shutil.copyfile(path, writer.folder / path.name)
+            writer.add_file(path.name)
+
+
+def versions() -> dict[str, str]:
+    """The versions of what makes a bundle."""
+    return {"python": platform.python_version()} | {name: version(name) for name in VERSIONS_OF}
 
 
 def _decided(models: Models) -> dict[str, Any]:

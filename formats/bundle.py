@@ -121,11 +121,12 @@ class BundleWriter(FolderWriter):
 
     def __init__(self, path: Path, *, force: bool = False) -> None:
         super().__init__(path, kind="bundle", check_replaceable=check_replaceable, force=force)
+        self.files: dict[str, FileEntry] = {}
 
-    def entry(self, name: str, sha256: str | None = None) -> FileEntry:
-        """Size and hash of a file written to the folder; it is hashed here unless the hash is known."""
+    def add_file(self, name: str, sha256: str | None = None) -> None:
+        """List a file of the folder in `files`; it is hashed here unless the hash is known."""
         path = self.folder / name
-        return FileEntry(bytes=path.stat().st_size, sha256=sha256 or file_sha256(path))
+        self.files[name] = FileEntry(bytes=path.stat().st_size, sha256=sha256 or file_sha256(path))
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, flush, and rename the folder to its place, over an old bundle only now."""

@@ -31,14 +31,14 @@ from bench.shapes.random_weights import (
     random_tiles,
 )
 from mxspec.compile.graph.exported_graph import WeightSpec
+from mxspec.compile.pipeline import add_model, versions
 from mxspec.compile.planning.layout import format_name
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.compile.planning.plan import plan_without_weights
-from mxspec.compile.publish import Publication
 from mxspec.compile.weights.pack import PackedWeights
 from mxspec.compile.weights.write_model import WrittenModel, weights_name, write_graph
 from mxspec.formats.bundle import BundleWriter
-from mxspec.formats.manifest import TOKENIZER, ModelEntry, ModelName, TensorEntry, TokenizerEntry
+from mxspec.formats.manifest import TOKENIZER, Manifest, ModelEntry, ModelName, TensorEntry, TokenizerEntry
 from mxspec.formats.safetensors_file import SafetensorsWriter
 from mxspec.formats.weight_format import Activations
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
@@ -79,19 +79,28 @@ def random_bundle(
     shapes: dict[ModelName, AnyShape] = {"target": shape, "draft": small}
     wanted: dict[ModelName, TargetRecipe] = {"target": recipe.target, "draft": draft}
     with BundleWriter(path) as writer:
-        made = Publication(writer)
         entries = dict[ModelName, ModelEntry]()
         for name, of in shapes.items():
             plan = plan_without_weights(Model(name, config_of(of), wanted[name], recipe, of.context_length))
-            entries[name] = made.add_model(write_random_model(plan, writer.folder))
+            entries[name] = add_model(write_random_model(plan, writer.folder), writer)
         write_tokenizer(writer.folder / TOKENIZER, shape.vocab_size)
-        made.add_file(TOKENIZER)
+        writer.add_file(TOKENIZER)
         tokenizer = TokenizerEntry(
-            sha256=made.contents[TOKENIZER].sha256,
+            sha256=writer.files[TOKENIZER].sha256,
             vocab_size=shape.vocab_size,
             decoder_start=(DECODER_START,) if isinstance(shape, SourceShape) else (),
         )
-        writer.publish(made.manifest(recipe.as_dict(), entries, tokenizer))
+        writer.publish(
+            Manifest(
+                name=recipe.name,
+                k_max=recipe.k_max,
+                recipe=recipe.as_dict(),
+                models=entries,
+                tokenizer=tokenizer,
+                files=writer.files,
+                versions=versions(),
+            )
+        )
     return path
 
 

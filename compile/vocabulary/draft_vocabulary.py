@@ -19,10 +19,10 @@ from mxspec.compile.heads.eagle3 import Eagle3Config
 from mxspec.compile.planning.model import Model
 from mxspec.compile.planning.pair import check_pair
 from mxspec.compile.progress import Stages
-from mxspec.compile.publish import Publication
 from mxspec.compile.vocabulary.match_tokens import MatchedTokens, Side, TokenBytes, TokenReading, writing_arrays
 from mxspec.compile.weights.calibration_text import write_calibration_text
 from mxspec.compile.weights.rounding.speed import FEWEST_TOKENS, affordable_tokens, minutes_of
+from mxspec.formats.bundle import BundleWriter
 from mxspec.formats.errors import PairError, RecipeError
 from mxspec.formats.manifest import ModelEntry, VocabularyEntry
 from mxspec.formats.safetensors_file import write_arrays
@@ -49,9 +49,9 @@ class DraftVocabulary:
     arrays: Mapping[str, NDArray[Any]]
     entry: VocabularyEntry
 
-    def write(self, draft: ModelEntry, made: Publication) -> ModelEntry:
+    def write(self, draft: ModelEntry, writer: BundleWriter) -> ModelEntry:
         """Write the file of tokens, and return the draft's entry with it."""
-        made.add_file(FILE, write_arrays(made.writer.folder / FILE, self.arrays))
+        writer.add_file(FILE, write_arrays(writer.folder / FILE, self.arrays))
         return draft.model_copy(update={"vocabulary": self.entry})
 
 

@@ -18,7 +18,6 @@ import pytest
 from mxspec.compile import pipeline
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.planning.model import RefereeVerdict
-from mxspec.compile.publish import Publication
 from mxspec.compile.weights import write_model as write_model_module
 from mxspec.formats.bundle import Bundle, BundleWriter
 from mxspec.formats.errors import BundleError
@@ -145,7 +144,7 @@ def test_a_disk_that_has_no_room_for_the_tokenizer(recipe: Path, tmp_path: Path)
             BundleWriter(tmp_path / "x.bundle") as writer,
             largest_file(100),
         ):
-            Publication(writer).copy_tokenizer(checkpoint)
+            pipeline.copy_tokenizer(checkpoint, writer)
 
     with pytest.raises(BundleError, match=r"bundle/tokenizer\.json: File too large; nothing was written"):
         copy()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mxspec.formats.bundle import BundleWriter
-from mxspec.formats.manifest import FileEntry, Manifest, ModelEntry, TensorEntry, TokenizerEntry
+from mxspec.formats.manifest import Manifest, ModelEntry, TensorEntry, TokenizerEntry
 from mxspec.formats.native import available_isas
 from mxspec.formats.safetensors_file import SafetensorsWriter, plan_layout
 from mxspec.formats.weight_format import stored_as
@@ -23,7 +23,7 @@ TENSORS = [
 ]
 
 
-def write_model(writer: BundleWriter, name: str) -> tuple[ModelEntry, dict[str, FileEntry]]:
+def write_model(writer: BundleWriter, name: str) -> ModelEntry:
     """A model of random bytes."""
     stored = [(tensor, *stored_as(kind, shape)) for tensor, kind, shape in TENSORS]
     layout = plan_layout(stored)
@@ -36,7 +36,9 @@ def write_model(writer: BundleWriter, name: str) -> tuple[ModelEntry, dict[str, 
             weights.append(data[10:])
         sha256 = weights.finish()
     (writer.folder / f"{name}.onnx").write_bytes(name.encode() * 10)
-    entry = ModelEntry(
+    writer.add_file(f"{name}.onnx")
+    writer.add_file(f"{name}.safetensors", sha256)
+    return ModelEntry(
         graph=f"{name}.onnx",
         weights=f"{name}.safetensors",
         architecture="llama",
@@ -61,28 +63,23 @@ def write_model(writer: BundleWriter, name: str) -> tuple[ModelEntry, dict[str, 
             for tensor, kind, shape in TENSORS
         ),
     )
-    files = {
-        f"{name}.onnx": writer.entry(f"{name}.onnx"),
-        f"{name}.safetensors": writer.entry(f"{name}.safetensors", sha256),
-    }
-    return entry, files
 
 
 def write_bundle(path: Path, *, force: bool = False, name: str = "small") -> Path:
     """Write the small bundle to `path`."""
     with BundleWriter(path, force=force) as writer:
-        target, target_files = write_model(writer, "target")
-        draft, draft_files = write_model(writer, "draft")
+        target, draft = write_model(writer, "target"), write_model(writer, "draft")
         (writer.folder / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
-        tokenizer = writer.entry("tokenizer.json")
+        writer.add_file("tokenizer.json")
+        sha256 = writer.files["tokenizer.json"].sha256
         writer.publish(
             Manifest(
                 name=name,
                 k_max=4,
                 recipe={"name": "small"},
                 models={"target": target, "draft": draft},
-                tokenizer=TokenizerEntry(sha256=tokenizer.sha256, vocab_size=40, eos_token_ids=(0,)),
-                files={**target_files, **draft_files, "tokenizer.json": tokenizer},
+                tokenizer=TokenizerEntry(sha256=sha256, vocab_size=40, eos_token_ids=(0,)),
+                files=writer.files,
                 versions={"mxspec": "0"},
             )
         )
