@@ -39,7 +39,7 @@ from mxspec.compile.check.twin import (
     write_twin,
 )
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
-from mxspec.compile.checkpoint.settings.architecture import architecture_name, require_plain_decoder
+from mxspec.compile.checkpoint.settings.architecture import architecture_name
 from mxspec.compile.checkpoint.settings.config import one_line
 from mxspec.compile.planning.model import Model, ModelPlan, RefereeVerdict
 from mxspec.compile.planning.plan import plan_model
@@ -88,7 +88,6 @@ def judge(config: PreTrainedConfig, context_length: int, hidden_state_outputs: S
 
     Raises CheckFailed if it differs, UnsupportedModelError if it cannot be compiled.
     """
-    require_plain_decoder(config)
     name, errors = architecture_name(config), {}
     with _one_line(name), tempfile.TemporaryDirectory(prefix="mxspec-referee-") as place:
         for twin in compile_twin(config, context_length, Path(place), hidden_state_outputs):

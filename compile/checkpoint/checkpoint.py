@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Self
 
 from transformers import PreTrainedModel
@@ -155,9 +154,7 @@ class Checkpoint:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -15,7 +15,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from mxspec.compile.checkpoint.buffers import load_buffers
 from mxspec.compile.checkpoint.settings.architecture import (
     architecture_name,
-    context_limit,
     decoder_heads,
     decoder_layers,
     head_size,
@@ -55,7 +54,6 @@ def export_graph(model: Model, formats: Formats, buffers: Tensors = MappingProxy
     config = copy.deepcopy(model.config)  # tracing changes it
     take_layout(config, Path(CONFIG))
     prepare(config)
-    _check_context(config, model.context_length)
     name, shape = architecture_name(config), _cache_shape(config, model.caches)
     rows, stored_once = (None, formats.stored_once) if model.rows is None else (len(model.rows), never)
     call, source_call = CallInputs(), SourceCall()
@@ -126,14 +124,6 @@ def _states(config: PreTrainedConfig, hidden_state_outputs: Sequence[int]) -> St
         layers = config.hidden_state_outputs or range(config.hidden_state_count)
         return StatesEntry(layers=tuple(layers), width=config.states_width, own=config.hidden_size)
     return StatesEntry(layers=tuple(hidden_state_outputs), width=config.hidden_size) if hidden_state_outputs else None
-
-
-def _check_context(config: PreTrainedConfig, context_length: int) -> None:
-    limit = context_limit(config)
-    if context_length < 1 or (limit is not None and context_length > limit):
-        raise RecipeError(
-            f"context_length is {context_length}, expected 1 to {limit}, the positions that the model knows"
-        )
 
 
 def _cache_shape(config: PreTrainedConfig, caches: CacheKind) -> CacheShape:

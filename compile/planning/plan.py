@@ -14,7 +14,7 @@ from mxspec.compile.checkpoint.tensors.tensor import Tensors
 from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.compile.planning.export_graph import export_graph
 from mxspec.compile.planning.formats import Formats, formats_by_config, own_formats
-from mxspec.compile.planning.layout import lay_out, plan_weights
+from mxspec.compile.planning.layout import lay_out
 from mxspec.compile.planning.model import Model, ModelPlan
 from mxspec.recipes.recipe import kept_rows
 
@@ -32,7 +32,7 @@ def plan_model(model: Model) -> ModelPlan:
     if model.rows is not None:
         of_head = head_parameters(named)
         sources = {name: SelectedRows(t, model.rows) if name in of_head else t for name, t in sources.items()}
-    layout, lengths = plan_weights(exported.weights, sources), specializations(model, exported)
+    layout, lengths = lay_out(exported.weights), specializations(model, exported)
     return ModelPlan(
         model.name, formats.main, exported, sources, resolved.ignored, layout, lengths, model.wanted.activations
     )

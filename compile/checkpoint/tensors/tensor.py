@@ -160,9 +160,9 @@ def read_into(values: npt.NDArray[Any], descriptor: int, offset: int, where: str
         view, offset = view[got:], offset + got
 
 
-def identity_of(descriptor: int) -> tuple[int, ...]:
-    """Changes when a file does: device, file, size and time of the last change."""
-    status = os.fstat(descriptor)
+def identity_of(file: int | Path) -> tuple[int, ...]:
+    """Changes when a file does, an open one or one by its path: device, file, size and time of the last change."""
+    status = os.stat(file)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

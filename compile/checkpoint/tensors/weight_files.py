@@ -5,11 +5,11 @@ Pickles are read only with `from_pickle`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mxspec.compile.checkpoint.tensors.tensor import identity_of
 from mxspec.formats.errors import CheckpointError
 from mxspec.formats.manifest import PLAIN_NAME
 from mxspec.formats.validation import parse_json, shorten
@@ -107,7 +107,6 @@ class Watch:
 
 def _state(path: Path) -> tuple[int, ...] | None:
     try:
-        status = os.stat(path)
+        return identity_of(path)
     except OSError:
         return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.checkpoint.tensors.mx_tensor import MxTensor
 from mxspec.compile.graph.exported_graph import WeightSpec
-from mxspec.compile.planning.layout import plan_weights
+from mxspec.compile.planning.layout import lay_out
 from mxspec.compile.weights import pack
 from mxspec.compile.weights.pack import pack_weights
 from mxspec.formats.errors import CheckpointError, UnsupportedModelError
@@ -183,7 +183,7 @@ def test_tiles_hold_the_checkpoint_s_bits(
     spec = WeightSpec("x", "matmul", form.name, (N, K), ("x.weight",))
     advances: list[int] = []
     with Checkpoint(tmp_path) as checkpoint:
-        file = plan_weights([spec], checkpoint.tensors)
+        file = lay_out([spec])
         packed = pack_weights([spec], checkpoint.tensors, file, tmp_path / "packed.safetensors", advances.append)
         assert sum(advances) == checkpoint.tensors["x.weight"].bytes
     (entry,) = packed.entries

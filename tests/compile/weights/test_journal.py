@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph.exported_graph import WeightSpec
-from mxspec.compile.planning.layout import plan_weights
+from mxspec.compile.planning.layout import lay_out
 from mxspec.compile.weights.journal import Journal
 from mxspec.compile.weights.pack import PackedWeights, pack_weights
 from mxspec.formats.safetensors_file import SafetensorsWriter
@@ -40,7 +40,7 @@ def pack(folder: Path, specs: list[WeightSpec] = SPECS) -> tuple[PackedWeights, 
     done: list[int] = []
     path = folder / "packed.safetensors"
     with Checkpoint(folder) as checkpoint:
-        layout = plan_weights(specs, checkpoint.tensors)
+        layout = lay_out(specs)
         packed = pack_weights(specs, checkpoint.tensors, layout, path, done.append, journal=folder / "packed.journal")
     return packed, path.read_bytes(), sum(done)
 

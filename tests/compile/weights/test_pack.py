@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from mxspec.compile.checkpoint.checkpoint import Checkpoint
 from mxspec.compile.graph.exported_graph import WeightSpec
-from mxspec.compile.planning.layout import plan_weights
+from mxspec.compile.planning.layout import lay_out
 from mxspec.compile.weights import pack
 from mxspec.compile.weights.pack import PackedWeights, pack_weights
 from mxspec.formats.errors import CheckpointError
@@ -42,7 +42,7 @@ def stream(
     (folder / "config.json").write_text('{"model_type": "llama"}')
     advances: list[int] = []
     with Checkpoint(folder) as checkpoint:
-        layout = plan_weights(specs, checkpoint.tensors)
+        layout = lay_out(specs)
         path = folder / "packed.safetensors"
         path.unlink(missing_ok=True)
         packed = pack_weights(specs, checkpoint.tensors, layout, path, advances.append)
@@ -170,9 +170,3 @@ def test_the_largest_fp16_and_underflow(tmp_path: Path, kind: str) -> None:
     values[0, :4] = torch.tensor([65504.0, 1e-9, -1e-9, 0.0])
     packed, _, _ = stream(tmp_path, [KINDS[kind]], x=values)
     assert packed.entries[0].underflowed == 2
-
-
-@pytest.mark.parametrize("shape", [(20, 41), (21, 40), (800,), (40, 20)])
-def test_shapes_that_do_not_fit_the_configuration(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    with pytest.raises(CheckpointError, match=r"'x'.*config\.json"):
-        stream(tmp_path, [KINDS["mxfp6"]], x=random(*shape))
