@@ -130,7 +130,7 @@ def write_models(models: Models, writer: BundleWriter, stages: Stages) -> None:
 
 def _pack(model: Model, rounded: RoundedModel, writer: BundleWriter, stages: Stages) -> WrittenModel:
     with stages.bytes(f"pack {model.name}", model.plan.read_bytes) as advance:
-        journal = writer.journal(weights_name(model.plan))
+        journal = writer.journal(weights_name(model.name))
         written = write_model(model.plan, writer.folder, advance, rounded, journal)
     if written.taken_over:
         stages.note(f"{written.taken_over} tensors of the {model.name} were packed by the run before")

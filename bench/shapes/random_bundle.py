@@ -190,7 +190,7 @@ def write_random_model(plan: ModelPlan, folder: Path) -> WrittenModel:
     rng = np.random.default_rng(0)
     embedding_size = WEIGHT_SIZE if plan.exported.experts is None else MIXTURE_EMBEDDING_SIZE
     entries = []
-    with SafetensorsWriter(folder / weights_name(plan), plan.layout) as writer:
+    with SafetensorsWriter(folder / weights_name(plan.name), plan.layout) as writer:
         for spec in plan.exported.weights:
             writer.begin(spec.name)
             for piece in random_pieces(spec, rng, embedding_size):

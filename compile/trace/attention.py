@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from mxspec.compile.graph.operators import ATTENTION, CROSS_ATTENTION
+from mxspec.compile.graph.operators import ATTENTION, CROSS_ATTENTION, Operator
 from mxspec.compile.trace.skeleton import ATTENTION_NAME
 from mxspec.formats.errors import UnsupportedModelError
 
@@ -181,20 +181,9 @@ class CallInputs(TracedCall, PassThroughCache):
     def _attend_to_source(self, query: Tensor, layer: int, attributes: Attributes) -> Tensor:
         assert self._sequences is not None
         assert self._sources is not None
-        return torch.onnx.ops.symbolic(
-            CROSS_ATTENTION.qualified,
-            (
-                query.transpose(1, 2),
-                *self._sources.caches[layer],
-                self._sequences.slots,
-                self._sources.lengths,
-                self._sequences.new_lengths,
-            ),
-            attributes,
-            dtype=torch.float32,
-            shape=query.transpose(1, 2).shape,
-            version=1,
-        )
+        query, calls = query.transpose(1, 2), self._sequences
+        caches = *self._sources.caches[layer], calls.slots, self._sources.lengths, calls.new_lengths
+        return emit(CROSS_ATTENTION, (query, *caches), attributes, query.shape)
 
 
 class WithSources(EncoderDecoderCache):  # type: ignore[misc]
@@ -244,3 +233,8 @@ def up_to_the_last(*optional: Tensor | None) -> tuple[Tensor | None, ...]:
     """Optional inputs of a node, without missing ones at the end."""
     given = [index for index, value in enumerate(optional) if value is not None]
     return optional[: given[-1] + 1] if given else ()
+
+
+def emit(operator: Operator, inputs: Sequence[Tensor | None], attributes: Attributes, shape: Sequence[int]) -> Tensor:
+    """A node of the native library, whose output is float32 of this shape."""
+    return torch.onnx.ops.symbolic(operator.qualified, inputs, attributes, dtype=torch.float32, shape=shape, version=1)

@@ -28,6 +28,7 @@ from mxspec.compile.trace.interface import (
     CacheShape,
     GraphInterface,
 )
+from mxspec.compile.trace.packed import rows_at
 from mxspec.compile.trace.skeleton import final_norm, layers_of
 
 _INPUTS = ("input_ids", "position_ids", "slots", "past_lengths", "new_lengths", "logits_to_keep")
@@ -201,23 +202,15 @@ class HeadInterface(DecoderInterface):
         own_states: Tensor,
     ) -> tuple[object, ...]:
         self._call.begin(Sequences(slots, past_lengths, new_lengths), logits_to_keep, past)
-        width = own_states.shape[1]
         g = torch.onnx.ops.symbolic(
             "Concat",
             (self.model.project(states), own_states),
             {"axis": 0},
             dtype=torch.float32,
-            shape=(input_ids.shape[1], width),
+            shape=(input_ids.shape[1], own_states.shape[1]),
         )
         outputs = self.model(input_ids, g[None], position_ids, self._call)
-        kept = torch.onnx.ops.symbolic(
-            "Gather",
-            (outputs.states.squeeze(0), logits_to_keep),
-            {"axis": 0},
-            dtype=torch.float32,
-            shape=(logits_to_keep.shape[0], width),
-        )
-        return outputs.logits, kept, self._call.presents()
+        return outputs.logits, rows_at(outputs.states, logits_to_keep), self._call.presents()
 
     def arguments(self) -> tuple[object, ...]:
         config = self.model.config

@@ -14,6 +14,7 @@ from mxspec.compile.graph.operators import ENCODER_ATTENTION, STORE_KEY_VALUE
 from mxspec.compile.trace.attention import (
     PassThroughCache,
     TracedCall,
+    emit,
     first_distance,
     require_plain,
     scaling_of,
@@ -92,18 +93,10 @@ class SourceCall(TracedCall):
         if not self._encoding:
             return query.transpose(1, 2), None
         require_plain(module, query, value, attention_mask, extra)
-        return torch.onnx.ops.symbolic(
-            ENCODER_ATTENTION.qualified,
-            (
-                *(value.transpose(1, 2) for value in (query, key, value)),
-                self._lengths,
-                *up_to_the_last(position_bias),
-            ),
-            scaling_of(query, scaling, softcap) | first_distance(module, position_bias),
-            dtype=torch.float32,
-            shape=query.transpose(1, 2).shape,
-            version=1,
-        ), None
+        attributes = scaling_of(query, scaling, softcap) | first_distance(module, position_bias)
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        inputs = query, key, value, self._lengths, *up_to_the_last(position_bias)
+        return emit(ENCODER_ATTENTION, inputs, attributes, query.shape), None
 
 
 class _NothingStored(EncoderDecoderCache):  # type: ignore[misc]

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from mxspec.compile.checkpoint.experts import DOWN, GATE_UP
 from mxspec.compile.graph.operators import PACKED_EXPERTS, PACKED_MATMUL
-from mxspec.compile.trace.attention import CallInputs, up_to_the_last
+from mxspec.compile.trace.attention import CallInputs, emit, up_to_the_last
 from mxspec.formats.errors import UnsupportedModelError
 from mxspec.formats.weight_format import TILE_ROWS, Activations, packed_shape
 
@@ -77,14 +77,8 @@ class PackedLinear(PackedModule):
         return self.source.attributes
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.onnx.ops.symbolic(
-            PACKED_MATMUL.qualified,
-            (x, self.weight) if self.bias is None else (x, self.weight, self.bias),
-            self.attributes,
-            dtype=torch.float32,
-            shape=(*x.shape[:-1], self.source.n),
-            version=1,
-        )
+        inputs = x, self.weight, *up_to_the_last(self.bias)
+        return emit(PACKED_MATMUL, inputs, self.attributes, (*x.shape[:-1], self.source.n))
 
 
 class PackedLmHead(PackedLinear):
@@ -100,10 +94,14 @@ class PackedLmHead(PackedLinear):
     def forward(self, x: Tensor) -> Tensor:
         positions = self._call.logits_to_keep
         assert positions is not None
-        kept = torch.onnx.ops.symbolic(
-            "Gather", (x.squeeze(0), positions), {"axis": 0}, dtype=x.dtype, shape=(positions.shape[0], x.shape[-1])
-        )
-        return super().forward(kept)
+        return super().forward(rows_at(x, positions))
+
+
+def rows_at(x: Tensor, positions: Tensor) -> Tensor:
+    """Rows [positions, width] of a value [1, tokens, width]."""
+    return torch.onnx.ops.symbolic(
+        "Gather", (x.squeeze(0), positions), {"axis": 0}, dtype=x.dtype, shape=(positions.shape[0], x.shape[-1])
+    )
 
 
 def _clamped(gate: Tensor, up: Tensor, alpha: float, limit: float) -> Tensor:
@@ -188,14 +186,8 @@ class PackedExperts(PackedModule):
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """float32[tokens, N] from rows float32[tokens, K], chosen experts int64[tokens, k] and their weights."""
-        return torch.onnx.ops.symbolic(
-            PACKED_EXPERTS.qualified,
-            (
-                *(hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj),
-                *up_to_the_last(self.gate_up_proj_bias, self.down_proj_bias),
-            ),
-            self.attributes,
-            dtype=torch.float32,
-            shape=(*hidden_states.shape[:-1], self.attributes["N"]),
-            version=1,
+        inputs = (
+            *(hidden_states, top_k_index, top_k_weights, self.gate_up_proj, self.down_proj),
+            *up_to_the_last(self.gate_up_proj_bias, self.down_proj_bias),
         )
+        return emit(PACKED_EXPERTS, inputs, self.attributes, (*hidden_states.shape[:-1], self.attributes["N"]))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mxspec.compile.graph.operators import ROTARY_EMBEDDING
+from mxspec.compile.trace.attention import emit
 from mxspec.formats.errors import UnsupportedModelError
 
 _APPLY = "apply_rotary_pos_emb"
@@ -97,14 +98,7 @@ def _applies(model: PreTrainedModel) -> list[tuple[ModuleType, Apply]]:
 
 def emit_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
     """Rotate float32[1, tokens, heads, head_size] by float32[1, tokens, rotary / 2] tables."""
-    return torch.onnx.ops.symbolic(
-        ROTARY_EMBEDDING.qualified,
-        (x, cos, sin),
-        {"pairs": 1} if pairs else {},
-        dtype=torch.float32,
-        shape=x.shape,
-        version=1,
-    )
+    return emit(ROTARY_EMBEDDING, (x, cos, sin), {"pairs": 1} if pairs else {}, x.shape)
 
 
 def _emit_queries_and_keys(pairs: bool) -> Apply:

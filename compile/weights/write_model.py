@@ -32,20 +32,15 @@ def write_model(
 ) -> WrittenModel:
     """Write `NAME.safetensors`, `NAME.onnx` and, with an encoder, `NAME_encoder.onnx` into a folder.
 
-    `advance` gets the checkpoint bytes that are done.
-
-    With a `journal`, a killed run is continued.
+    `advance` gets the checkpoint bytes that are done. With a `journal`, a killed run is continued.
     """
-    path = folder / weights_name(plan)
+    path = folder / weights_name(plan.name)
     packed = pack_weights(plan.stored, plan.sources, plan.layout, path, advance, rounded, journal)
     return write_graph(plan, folder, packed, rounded)
 
 
-def weights_name(plan: ModelPlan) -> str:
-    return _weights_of(plan.name)
-
-
-def _weights_of(name: ModelName) -> str:
+def weights_name(name: ModelName) -> str:
+    """The weights file of a model."""
     return f"{name}.safetensors"
 
 
@@ -53,7 +48,7 @@ def write_graph(
     plan: ModelPlan, folder: Path, packed: PackedWeights, rounded: RoundedModel = TO_NEAREST
 ) -> WrittenModel:
     """Write the graphs over the weights that lie in the folder already."""
-    graph, weights, exported = f"{plan.name}.onnx", weights_name(plan), plan.exported
+    graph, weights, exported = f"{plan.name}.onnx", weights_name(plan.name), plan.exported
     point_into(weights, plan)
     ir.save(exported.model, folder / graph)
     encoder = None
@@ -99,7 +94,7 @@ def point_into(weights: str, plan: ModelPlan) -> None:
                 continue
             lent = plan.borrowed.get(spec.name)
             initializers[spec.name].const_value = ir.ExternalTensor(
-                weights if lent is None else _weights_of(LENDER),
+                weights if lent is None else weights_name(LENDER),
                 offsets[spec.name] if lent is None else lent,
                 spec.stored_bytes,
                 ir.DataType.from_numpy(spec.stored_dtype),
