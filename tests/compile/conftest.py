@@ -235,12 +235,6 @@ def _compile_each_model_once(each_model_compiled_once: None) -> None:
     """Bundles of the same tiny configs are compiled over and over."""
 
 
-@pytest.fixture(scope="session")
-def tiny_names() -> list[str]:
-    """All names of TINY."""
-    return list(TINY)
-
-
 @pytest.fixture(params=WITH_ENCODER)
 def name_with_encoder(request: pytest.FixtureRequest) -> str:
     """Each name of WITH_ENCODER."""
@@ -276,12 +270,6 @@ def _tall(parameter: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.float32]
     if parameter.ndim != 3:
         return parameter
     return (parameter if parameter.shape[2] == k else parameter.transpose(0, 2, 1)).reshape(-1, k)
-
-
-@pytest.fixture(scope="session")
-def fill() -> Callable[[WeightSpec, dict[str, torch.Tensor]], npt.NDArray[np.generic]]:
-    """`fill_weight`."""
-    return fill_weight
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mxspec.compile.check.readings import forget
 from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime import ops
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
+from tests.compile.conftest import TINY
 
 SLOTS, TEXTS = 6, 4
 
@@ -51,16 +53,10 @@ def try_batches(session: Session, seed: int) -> None:
             done[member] = end - (int(random.integers(0, min(3, len(part.tokens)))) if left else 0)
 
 
-def forget(session: Session) -> None:
-    """Nothing that the caches hold may be read any more."""
-    for cache in session.caches.values():
-        cache.fill(np.nan)
-
-
 @pytest.fixture(scope="module")
-def folders(written_graph: Callable[..., tuple[Path, ModelEntry]], tiny_names: list[str]) -> list[Path]:
+def folders(written_graph: Callable[..., tuple[Path, ModelEntry]]) -> list[Path]:
     """Of graphs of every architecture, and of some with packed weights and half-precision caches."""
-    kinds = [(name, "fp16_tiles", "float32") for name in tiny_names]
+    kinds = [(name, "fp16_tiles", "float32") for name in TINY]
     kinds += [("llama", "mxfp6_e3m2", "float32"), ("qwen3", "mxfp6_e3m2", "float16"), ("gpt2", "fp16_tiles", "float16")]
     return [written_graph(*kind)[0] for kind in kinds]
 

@@ -28,7 +28,7 @@ from mxspec.runtime.engine import Engine
 from mxspec.runtime.models.draft_tokens import DraftTokens
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from tests.compile.commands.test_speccompile import failed, speccompile
+from tests.compile.commands.test_speccompile import done, failed, speccompile
 from tests.conftest import BOS, END, EOS, VOCAB, make_byte_tokenizer, save_checkpoint
 
 KEPT = 48
@@ -85,8 +85,7 @@ def foreign_draft(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compiled(pair: Path, output: Path, *options: object, draft: Path | None = None) -> Bundle:
     both = (pair / "target", "--draft", draft or pair / "draft")
-    result = speccompile(*both, "-o", output, "--k-max", 4, "--context-length", 96, *options)
-    assert result.exit_code == 0, result.output
+    done(*both, "-o", output, "--k-max", 4, "--context-length", 96, *options)
     return Bundle.open(output)
 
 
@@ -277,8 +276,7 @@ def test_the_share_of_its_tokens_decides_what_it_proposes(
     wanted: list[Any] = [pair / "target", "--draft", foreign_draft, "-o", tmp_path / "x", "--force"]
 
     def way(*options: object) -> str:
-        result = speccompile(*wanted, "--k-max", 4, "--context-length", 96, *options)
-        assert result.exit_code == 0, result.output
+        result = done(*wanted, "--k-max", 4, "--context-length", 96, *options)
         notes = (line for line in result.output.split("target and draft ") if line.startswith("have different"))
         return " ".join(next(notes).split("\n\n")[0].split())
 

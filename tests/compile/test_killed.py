@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mxspec.compile import pipeline
@@ -22,7 +21,7 @@ from mxspec.compile.weights import write_model as write_model_module
 from mxspec.formats.bundle import Bundle, BundleWriter
 from mxspec.formats.errors import BundleError
 from mxspec.formats.manifest import RefereeEntry
-from tests.compile.commands.test_speccompile import VOCABULARY, failed, speccompile, write_mixture, write_pair
+from tests.compile.commands.test_speccompile import done, failed, speccompile, write_mixture, write_pair, write_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,8 +72,7 @@ def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) ->
     kill("draft.safetensors", 3, recipe, "-o", place)
     assert os.listdir(tmp_path) == [work.name]
     target = (work / "bundle" / "target.safetensors").stat()
-    result = speccompile(recipe, "-o", place, "--json")
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", place, "--json")
     assert f"{work} was left by an interrupted run" in " ".join(result.stderr.split())
     count = len(Bundle.open(place).manifest.models["target"].tensors)
     assert f"{count} tensors of the target were packed by the run before" in result.stderr
@@ -86,13 +84,11 @@ def test_a_killed_compile_resumes_at_its_tensor(recipe: Path, tmp_path: Path) ->
 
 
 def test_a_killed_budget_of_a_mixture_resumes_with_its_choice(tmp_path: Path) -> None:
-    words = np.random.default_rng(0).integers(3, VOCABULARY, 200)
-    (tmp_path / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    write_words(tmp_path / "text.txt", 200)
     recipe, place, whole = write_mixture(tmp_path), tmp_path / "x.bundle", tmp_path / "whole.bundle"
     options = ["--max-ratio", "1.002", "--calibrate", tmp_path / "text.txt", "--rounding", "nearest"]
     kill("target.safetensors", 8, recipe, "-o", place, *options)
-    result = speccompile(recipe, "-o", place, "--json", *options)
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", place, "--json", *options)
     assert "7 tensors of the target were packed by the run before" in result.stderr
     assert speccompile(recipe, "-o", whole, "--json", *options).exit_code == 0
     weights = [(path / "target.safetensors").read_bytes() for path in (place, whole)]

@@ -33,7 +33,7 @@ from mxspec.formats.weight_format import packed_shape
 from mxspec.recipes.recipe import Recipe, TargetRecipe
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from tests.compile.commands.test_speccompile import speccompile, write_pair
+from tests.compile.commands.test_speccompile import done, speccompile, write_pair
 from tests.compile.test_mx_in import QUARK, write_mx
 
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
@@ -205,8 +205,7 @@ def test_the_command_and_its_output(tmp_path: Path) -> None:
     """The target here has two tables, and that is said."""
     recipe, output = write_pair(tmp_path, "llama"), tmp_path / "x.bundle"
     options = ("--tied", "once", "--draft-format", "mxfp4_e2m1", "--draft-tied", "once", "--with-baseline")
-    result = speccompile(recipe, "-o", output, *options)
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", output, *options)
     said = " ".join(result.stderr.split())
     assert said.count("lm_head.weight is the embedding, too: tokens are looked up in its tiles") == 1
     assert said.count("the target has an embedding and a head of their own: `tied` changes nothing") == 1

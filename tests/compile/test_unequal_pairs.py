@@ -13,8 +13,8 @@ from mxspec.runtime.engine import Engine
 from tests.compile.commands.test_speccompile import (
     LLAMA,
     VOCABULARY,
+    done,
     random_model,
-    speccompile,
     write_pair,
     write_tokenizer,
 )
@@ -51,8 +51,7 @@ def test_a_draft_that_knows_fewer_positions_and_tokens(tmp_path: Path) -> None:
     """The target's tokenizer has a token that its logits have and the draft's lack; the draft ends at 32 positions."""
     recipe = write_unequal(tmp_path, max_position_embeddings=32)
     add_token(tmp_path / "target")
-    result = speccompile(recipe, "-o", tmp_path / "out.bundle")
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", tmp_path / "out.bundle")
     assert "1 tokens, such as '<extra>', are in one tokenizer of the pair alone" in result.stderr
     assert f"the draft knows 32 of {CONTEXT} positions" in result.stderr
     manifest = Bundle.open(tmp_path / "out.bundle").manifest
@@ -77,8 +76,7 @@ def test_a_token_beyond_the_logits_is_masked(tmp_path: Path) -> None:
             tmp_path / name
         )
         add_token(tmp_path / name)
-    result = speccompile(recipe, "-o", tmp_path / "out.bundle")
-    assert result.exit_code == 0, result.output
+    done(recipe, "-o", tmp_path / "out.bundle")
     assert Bundle.open(tmp_path / "out.bundle").manifest.tokenizer.vocab_size == VOCABULARY
     with Engine(tmp_path / "out.bundle", slots=1) as engine, pytest.raises(GenerationError, match=f"{VOCABULARY}"):
         engine.generate("w1 <extra>")
@@ -87,8 +85,7 @@ def test_a_token_beyond_the_logits_is_masked(tmp_path: Path) -> None:
 def test_a_target_alone(tmp_path: Path) -> None:
     recipe = write_pair(tmp_path, "llama")
     recipe.write_text(recipe.read_text().split("[draft]")[0])
-    result = speccompile(recipe, "-o", tmp_path / "out.bundle")
-    assert result.exit_code == 0, result.output
+    done(recipe, "-o", tmp_path / "out.bundle")
     assert set(Bundle.open(tmp_path / "out.bundle").manifest.models) == {"target"}
     with Engine(tmp_path / "out.bundle", slots=1) as engine:
         assert len(engine.generate("w1 w2", max_new_tokens=5, ignore_eos=True).result().token_ids) == 5

@@ -17,7 +17,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import BundleError
 from mxspec.formats.safetensors_file import map_arrays
 from mxspec.runtime.engine import Engine
-from tests.compile.commands.test_speccompile import speccompile, write_pair
+from tests.compile.commands.test_speccompile import done, speccompile, write_pair
 
 NAMES = ("ngram", "suffix")
 WORDS = " ".join(f"w{number % 7} w{number % 5}" for number in range(200)) + "\n"
@@ -28,8 +28,7 @@ def test_texts_become_tables_and_a_corpus(tmp_path: Path, monkeypatch: pytest.Mo
     text = tmp_path / "text.txt"
     text.write_text(WORDS * 3)
     recipe = write_pair(tmp_path, "llama", ngram="text.txt")
-    result = speccompile(recipe, "-o", tmp_path / "out.bundle", "--suffix", text, "--json")
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", tmp_path / "out.bundle", "--suffix", text, "--json")
     sha256 = hashlib.sha256(text.read_bytes()).hexdigest()
     tokenizer = Tokenizer.from_file(str(tmp_path / "target" / "tokenizer.json"))
     tokens = tokenizer.encode(WORDS * 3, add_special_tokens=False).ids

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from transformers import AutoConfig, PreTrainedConfig
 
 from mxspec.compile.commands.explain import experts_line
@@ -17,6 +17,7 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import RecipeError
 from mxspec.recipes.find_recipe import read_recipe, shipped_recipes
 from mxspec.recipes.recipe import Recipe, is_mtp
+from tests.compile.commands.test_speccompile import done, speccompile
 from tests.conftest import DEMO
 
 # Parameters as their makers' pages count them, in the checkpoints' safetensors files or in papers.
@@ -49,20 +50,14 @@ PUBLISHED = {
 }
 
 
-def speccompile(*args: object) -> Result:
-    return CliRunner().invoke(main, [str(arg) for arg in args])
-
-
 def report(*args: object) -> dict[str, Any]:
-    result = speccompile(*args, "--json")
-    assert result.exit_code == 0, result.output
+    result = done(*args, "--json")
     recipes: dict[str, Any] = json.loads(result.stdout)["recipes"]
     return recipes
 
 
 def test_list_describes_each_recipe() -> None:
-    result = speccompile("list")
-    assert result.exit_code == 0, result.output
+    result = done("list")
     for word in ("smollm2", "no draft", "--draft FOLDER", "Salesforce/codegen-6B-mono"):
         assert word in result.stdout
     assert report("list").keys() == shipped_recipes().keys()

@@ -78,6 +78,13 @@ def write_pair(folder: Path, name: str, **recipe: object) -> Path:
     return folder / "recipe.toml"
 
 
+def write_words(path: Path, count: int) -> Path:
+    """A text of words that the tokenizer knows."""
+    words = np.random.default_rng(0).integers(3, VOCABULARY, count)
+    path.write_text(" ".join(f"w{word}" for word in words))
+    return path
+
+
 def write_mixture(folder: Path) -> Path:
     """A mixture of experts of two layers without a draft; returns the path of the recipe."""
     routed = {"num_experts": 8, "num_experts_per_tok": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 96}
@@ -112,6 +119,13 @@ def speccompile(*args: object) -> Result:
     return CliRunner().invoke(main, [str(arg) for arg in args])
 
 
+def done(*args: object) -> Result:
+    """How a command ended that should succeed."""
+    result = speccompile(*args)
+    assert result.exit_code == 0, result.output
+    return result
+
+
 def failed(result: Result, exit_code: int = 1) -> str:
     """The last line on standard error of a command that failed as it should."""
     assert result.exit_code == exit_code, result.output
@@ -137,8 +151,7 @@ def test_pickled_weights_are_the_same_weights(compiled: tuple[Path, Result], tmp
     assert "--from-pickle" in line
     generation = {"suppress_tokens": [5], "forced_eos_token_id": 2, "num_beams": 4}  # weights are the same with it
     (tmp_path / "target" / "generation_config.json").write_text(json.dumps(generation))
-    result = speccompile(recipe, "-o", tmp_path / "x.bundle", "--from-pickle")
-    assert result.exit_code == 0, result.output
+    result = done(recipe, "-o", tmp_path / "x.bundle", "--from-pickle")
     assert "generation settings of the checkpoint that are not applied: num_beams 4; to have them" in result.stderr
     manifest, other = Bundle.open(tmp_path / "x.bundle").manifest, Bundle.open(compiled[0]).manifest
     assert manifest.generation.suppressed == (5,)
@@ -233,8 +246,7 @@ def test_formats_of_single_matrices(recipes: Callable[[str], Path], tmp_path: Pa
     options = ["--target-format", "mxfp6_e2m3", "--activations", "int8", "--draft-format", "mxfp4_e2m1"]
     options += ["--matrix-format", "lm_head.*", "mxint8", "--matrix-format", "*.0.mlp.*", "mxfp6_e3m2"]
     options += ["--matrix-format", "*.mlp.c_fc.*", "mxfp4_e2m1", "--keep-fp16", "*.1.mlp.c_proj.*"]
-    result = speccompile(recipes("gpt2"), "-o", path, *options)
-    assert result.exit_code == 0, result.output
+    result = done(recipes("gpt2"), "-o", path, *options)
     assert "mxfp6_e2m3 with int8 activations" in result.stderr
     manifest = Bundle.open(path).manifest
     target, draft = manifest.models["target"], manifest.models["draft"]
@@ -266,8 +278,7 @@ def test_formats_of_single_matrices(recipes: Callable[[str], Path], tmp_path: Pa
 
 def test_inspect(compiled: tuple[Path, Result]) -> None:
     path, _ = compiled
-    result = speccompile("inspect", path, "--verify")
-    assert result.exit_code == 0, result.output
+    result = done("inspect", path, "--verify")
     assert "gate_proj+up_proj" in result.stdout
     assert "all 7 files are what speccompile wrote" in result.stdout
     report = json.loads(speccompile("inspect", path, "--verify", "--json").stdout)
@@ -554,7 +565,6 @@ def test_compiling_may_emit(recipes: Callable[[str], Path], tmp_path: Path) -> N
     assert "exists" in failed(speccompile(recipes("llama"), *options))
     (tmp_path / "x.standard").rmdir()
     assert [path.name for path in tmp_path.iterdir()] == []
-    result = speccompile(recipes("llama"), *options, "--json")
-    assert result.exit_code == 0, result.output
+    result = done(recipes("llama"), *options, "--json")
     assert {"standard target"} <= json.loads(result.stdout)["stage_seconds"].keys()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.bundle", "x.standard"]

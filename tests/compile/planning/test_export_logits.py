@@ -12,18 +12,19 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mxspec.compile.graph.exported_graph import ExportedGraph, WeightSpec
+from mxspec.compile.check.readings import forget
+from mxspec.compile.graph.exported_graph import ExportedGraph
 from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.tiles import unpack_values
 from mxspec.runtime import ops
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
+from tests.compile.conftest import fill_weight
 
 Logits = npt.NDArray[np.float32]
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
 Exports = Callable[[str, str, str], ExportedGraph]
 Written = Callable[..., tuple[Path, ModelEntry]]
-Fill = Callable[[WeightSpec, dict[str, torch.Tensor]], npt.NDArray[np.generic]]
 Sessions = Callable[..., Session]
 SLOTS = (4, 1)  # of the two texts, among the slots of a session
 
@@ -37,12 +38,6 @@ def open_session(written_graph: Written) -> Sessions:
         return session
 
     return open_it
-
-
-def forget(session: Session) -> None:
-    """Nothing that the caches hold may be read any more."""
-    for cache in session.caches.values():
-        cache.fill(np.nan)
 
 
 def run(session: Session, *parts: tuple[int, int, list[int]]) -> list[Logits]:
@@ -127,7 +122,7 @@ def test_half_precision_cache_costs_little(name, open_session, tiny_checkpoint) 
     assert 1e-5 < error < 1e-3  # below, the cache would not have been float16
 
 
-def test_packed_weights_have_the_values_of_formats(open_session, tiny_checkpoint, tiny_export, fill) -> None:
+def test_packed_weights_have_the_values_of_formats(open_session, tiny_checkpoint, tiny_export) -> None:
     """The graph with MXFP6 weights equals transformers with the dequantised weights, up to its int16 activations."""
     _, model = tiny_checkpoint("llama")
     session = open_session("llama", "mxfp6_e3m2")
@@ -135,7 +130,7 @@ def test_packed_weights_have_the_values_of_formats(open_session, tiny_checkpoint
     state = twin.state_dict()
     weights = tiny_export("llama", "mxfp6_e3m2", "float32").weights
     for spec in (spec for spec in weights if spec.kind == "matmul"):
-        values, row = unpack_values(fill(spec, model.state_dict()), spec.format, *spec.shape), 0
+        values, row = unpack_values(fill_weight(spec, model.state_dict()), spec.format, *spec.shape), 0
         for source in spec.sources:
             state[source].copy_(torch.tensor(values[row : row + len(state[source])]))
             row += len(state[source])

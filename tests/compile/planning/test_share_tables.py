@@ -18,7 +18,7 @@ from mxspec.compile.planning.plan import plan_without_weights
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import ModelName
 from mxspec.recipes.recipe import DraftRecipe, Recipe, TargetRecipe
-from tests.compile.commands.test_speccompile import speccompile
+from tests.compile.commands.test_speccompile import done, speccompile
 
 TABLES = ("model.rotary_emb.cos", "model.rotary_emb.sin")
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -73,8 +73,7 @@ def test_a_bundle_holds_them_once(tiny_bundles: dict[str, Path]) -> None:
 
 def test_emitted_models_have_their_own(tiny_bundles: dict[str, Path], tmp_path: Path) -> None:
     bundle = tiny_bundles["near"]
-    result = speccompile("emit", "standard", bundle, "-o", tmp_path / "standard")
-    assert result.exit_code == 0, result.output
+    done("emit", "standard", bundle, "-o", tmp_path / "standard")
     stored = load_file(tmp_path / "standard" / "draft.safetensors")
     theirs = load_file(bundle / "target.safetensors")
     for name in TABLES:

@@ -8,7 +8,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -21,21 +20,19 @@ from mxspec.formats.bundle import Bundle
 from mxspec.formats.manifest import BudgetEntry, ProductEntry
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
 from mxspec.recipes.recipe import Recipe
-from tests.compile.commands.test_speccompile import VOCABULARY, speccompile, write_mixture, write_pair
+from tests.compile.commands.test_speccompile import done, speccompile, write_mixture, write_pair, write_words
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recipe of a pair, and beside it text.txt."""
     folder = tmp_path_factory.mktemp("pair")
-    words = np.random.default_rng(0).integers(3, VOCABULARY, 800)
-    (folder / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    write_words(folder / "text.txt", 800)
     return write_pair(folder, "llama")
 
 
 def compiled(pair: Path, output: Path, *options: object) -> dict[str, Any]:
-    result = speccompile(pair, "-o", output, "--calibrate", pair.parent / "text.txt", "--json", *options)
-    assert result.exit_code == 0, result.output
+    result = done(pair, "-o", output, "--calibrate", pair.parent / "text.txt", "--json", *options)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -146,8 +143,7 @@ def test_a_budget_without_a_text_is_refused(pair: Path, tmp_path: Path) -> None:
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A mixture of experts with two layers, and beside it text.txt."""
     folder = tmp_path_factory.mktemp("mixture")
-    words = np.random.default_rng(0).integers(3, VOCABULARY, 800)
-    (folder / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    write_words(folder / "text.txt", 800)
     return write_mixture(folder)
 
 
@@ -224,8 +220,7 @@ def test_a_long_ranking_shows_its_ends(pair: Path) -> None:
 
 
 def test_a_head_that_tokens_are_looked_up_in_loses_there_as_well(tmp_path: Path) -> None:
-    words = np.random.default_rng(0).integers(3, VOCABULARY, 200)
-    (tmp_path / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    write_words(tmp_path / "text.txt", 200)
     recipe = Recipe.load(write_pair(tmp_path, "gpt2")).with_changes(calibrate="text.txt", calibration_tokens=128)
     losses = []
     with Checkpoint(tmp_path / "target") as checkpoint:

@@ -25,7 +25,7 @@ from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import write_texts
 from mxspec.runtime.models.reader import Reader
 from mxspec.runtime.models.session import Session
-from tests.compile.commands.test_speccompile import speccompile, write_pair
+from tests.compile.commands.test_speccompile import done, speccompile, write_pair
 from tests.conftest import DEMO
 
 TOKENS = 512
@@ -43,8 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compiled(pair: Path, output: Path, *options: object) -> tuple[dict[str, Any], str]:
-    result = speccompile(pair, "-o", output, "--calibration-tokens", TOKENS, "--json", *options)
-    assert result.exit_code == 0, result.output
+    result = done(pair, "-o", output, "--calibration-tokens", TOKENS, "--json", *options)
     return json.loads(result.stdout)["models"]["target"], " ".join(result.stderr.split())
 
 

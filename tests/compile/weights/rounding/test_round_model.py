@@ -7,28 +7,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mxspec.compile.weights.rounding import round_model
 from mxspec.formats.bundle import Bundle
 from mxspec.formats.errors import UnsupportedModelError
-from tests.compile.commands.test_speccompile import VOCABULARY, speccompile, write_pair
+from tests.compile.commands.test_speccompile import done, speccompile, write_pair, write_words
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recipe of a pair, and beside it text.txt."""
     folder = tmp_path_factory.mktemp("pair")
-    words = np.random.default_rng(0).integers(3, VOCABULARY, 800)
-    (folder / "text.txt").write_text(" ".join(f"w{word}" for word in words))
+    write_words(folder / "text.txt", 800)
     return write_pair(folder, "gpt2")
 
 
 def compiled(pair: Path, output: Path, *options: object) -> dict[str, Any]:
     text = pair.parent / "text.txt"
-    result = speccompile(pair, "-o", output, "--rounding", "gptq", "--calibrate", text, "--json", *options)
-    assert result.exit_code == 0, result.output
+    result = done(pair, "-o", output, "--rounding", "gptq", "--calibrate", text, "--json", *options)
     found: dict[str, Any] = json.loads(result.stdout)
     return found
 
@@ -62,8 +59,7 @@ def test_gptq_is_recorded_and_keeps_the_bytes_plain(pair: Path, tmp_path: Path) 
 
 
 def test_scale_needs_no_text(pair: Path, tmp_path: Path) -> None:
-    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "scale")
-    assert result.exit_code == 0, result.output
+    result = done(pair, "-o", tmp_path / "a.bundle", "--rounding", "scale")
     assert "best of three scales a block" in result.output
     assert speccompile(pair, "-o", tmp_path / "b.bundle").exit_code == 0
     careful, plain = (Bundle.open(tmp_path / f"{name}.bundle").manifest.models["target"] for name in "ab")
@@ -84,8 +80,7 @@ def test_a_model_that_is_not_understood_is_rounded_to_nearest_by_name(
 
     monkeypatch.setattr(round_model, "LayeredModel", refuse)
     text = pair.parent / "text.txt"
-    result = speccompile(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
-    assert result.exit_code == 0, result.output
+    result = done(pair, "-o", tmp_path / "a.bundle", "--rounding", "gptq", "--calibrate", text)
     assert "transformer.h.0.attn.c_attn.weight was rounded to nearest: GPT2LMHeadModel: no list" in result.output
 
 
