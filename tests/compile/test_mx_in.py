@@ -159,7 +159,7 @@ def test_matrices_that_are_not_mx_follow_the_recipe(tmp_path: Path) -> None:
     write_mx(tmp_path, COMPRESSED)
     head, down = "lm_head.weight", "model.layers.0.mlp.down_proj.weight"
     chosen = formats_of(tmp_path)
-    assert (chosen(head), chosen(down)) == ("mxfp6_e3m2", "mxfp4_e2m1")
+    assert (chosen(head), chosen(down)) == ("mxfp6_e2m3", "mxfp4_e2m1")
     chosen = formats_of(tmp_path, formats=(("lm_head.*", "mxint8"),))
     assert (chosen(head), chosen(down)) == ("mxint8", "mxfp4_e2m1")
     chosen = formats_of(tmp_path, format="mxfp4_e2m1")

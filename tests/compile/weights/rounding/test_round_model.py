@@ -52,7 +52,7 @@ def test_gptq_is_recorded_and_keeps_the_bytes_plain(pair: Path, tmp_path: Path) 
         assert (ours.name, ours.format, ours.shape, ours.offset, ours.bytes, ours.sources, ours.source_bytes) == (
             (theirs.name, theirs.format, theirs.shape, theirs.offset, theirs.bytes, theirs.sources, theirs.source_bytes)
         )
-        if ours.format == "mxfp6_e3m2":  # further from the checkpoint, nearer in what comes out
+        if ours.format == "mxfp6_e2m3":  # further from the checkpoint, nearer in what comes out
             assert ours.error is not None
             assert theirs.error is not None
             assert theirs.error < ours.error < 3 * theirs.error
@@ -66,7 +66,7 @@ def test_scale_needs_no_text(pair: Path, tmp_path: Path) -> None:
     assert careful.rounding is not None
     assert careful.rounding.method == "scale"
     for ours, theirs in zip(careful.tensors, plain.tensors, strict=True):
-        if ours.format == "mxfp6_e3m2":
+        if ours.format == "mxfp6_e2m3":
             assert ours.error is not None
             assert theirs.error is not None
             assert ours.error <= theirs.error
