@@ -82,6 +82,8 @@ def first_problem(problems: ValidationError, model: type[BaseModel]) -> str:
     if worst["type"] == "missing":
         return f"key {shorten(where)} is missing"
     message = in_plain_words(worst["msg"])
+    if worst["type"] == "value_error" and isinstance(worst["input"], Mapping):
+        return f"{where[:200]}: {message}" if where else message  # it says what does not go with what
     return f"{where[:200]}: {message}, got {shorten(worst['input'])}" if where else message
 
 

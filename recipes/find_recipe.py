@@ -10,6 +10,8 @@ from mxspec.formats.file_kind import is_gguf, what_it_is
 from mxspec.formats.manifest import MANIFEST
 from mxspec.recipes.recipe import Recipe, is_checkpoint, is_hub_id
 
+GGUF = ".gguf"
+
 
 def recipes_folder() -> Path:
     """The folder of the shipped recipes; its folder `configs` has the configurations of their models."""
@@ -28,11 +30,13 @@ def read_recipe(given: str, draft: str | None = None) -> Recipe:
     `draft` names the checkpoint of a draft, which replaces the recipe's draft. Raises RecipeError for other names.
     """
     shipped, path = shipped_recipes(), Path(given).expanduser()
-    if given in shipped or (path.is_file() and not is_gguf(path)) or given.endswith(".toml"):
+    if given in shipped or (path.is_file() and path.suffix != GGUF and not is_gguf(path)) or given.endswith(".toml"):
         recipe = shipped.get(given) or Recipe.load(path)
         return recipe if draft is None else recipe.with_draft(draft)
     if (path / MANIFEST).is_file():
         raise RecipeError(f"checkpoint {given!r}: {what_it_is(path)}")
+    if path.suffix == GGUF and path.is_file() and not is_gguf(path):
+        raise RecipeError(f"checkpoint {given!r}: {what_it_is(path) or 'it does not begin as a GGUF file does'}")
     if is_checkpoint(path) or is_hub_id(given):
         return Recipe.of_checkpoints(given, draft)
     raise RecipeError(

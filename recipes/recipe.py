@@ -45,10 +45,7 @@ DRAFT_TOKENS: tuple[DraftTokensWay, ...] = get_args(DraftTokensWay)
 
 MTP = "mtp"  # a draft's checkpoint: the multi-token-prediction layer in the target's own
 
-LESS_LOSS = (
-    "--target-format mxfp6_e2m3, --calibrate TEXT and more --rounding-minutes lose less, --target-format mxint8 least"
-)
-"""What a user can do about a loss."""
+LESS, LEAST = "mxfp6_e2m3", "mxint8"  # formats that lose less than their like, and least
 
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?) ?bpw")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+(/[\w.-]+)*\.gguf)?")
@@ -329,6 +326,14 @@ def from_here(given: str) -> str:
     """The absolute path of a folder, which is relative to the working directory; a hub id is returned as it is."""
     folder = Path(given).expanduser()
     return str(folder.absolute()) if is_checkpoint(folder) or not is_hub_id(given) else given
+
+
+def less_loss(format_name: str, rounding: Rounding) -> str:
+    """What a user can do about the loss of a target that was rounded to this format in this way."""
+    ways = [] if format_name in (LESS, LEAST) else [f"--target-format {LESS}"]
+    ways += ["--calibrate TEXT", "more --rounding-minutes"] if rounding == "gptq" else ["--rounding gptq"]
+    least = "" if format_name == LEAST else f", and least with --target-format {LEAST}"
+    return f"less is lost with {' or '.join(ways)}{least}"
 
 
 def is_checkpoint(path: Path) -> bool:

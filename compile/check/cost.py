@@ -27,7 +27,7 @@ from mxspec.compile.weights.rounding.speed import minutes_of
 from mxspec.formats.errors import CheckFailed, RecipeError, UnsupportedModelError
 from mxspec.formats.manifest import CostEntry
 from mxspec.formats.weight_format import BLOCK
-from mxspec.recipes.recipe import LESS_LOSS
+from mxspec.recipes.recipe import less_loss
 from mxspec.runtime.calibration_text.openings import openings_of
 from mxspec.runtime.calibration_text.write import AT_ONCE, open_writer, text_length, write_texts
 from mxspec.runtime.models.reader import Reader
@@ -76,7 +76,7 @@ def measure_cost(model: Model, folder: Path, stages: Stages) -> CostEntry | None
         if recipe.max_loss is not None and 100 * math.expm1(found) > recipe.max_loss:
             raise CheckFailed(
                 f"max_loss: the target loses {100 * math.expm1(found):.2f} % of its perplexity, expected at most "
-                f"{recipe.max_loss:g}: {LESS_LOSS}"
+                f"{recipe.max_loss:g}: {less_loss(entry.format, model.rounding)}"
             )
         error = _compare_errors([plan.sources[name] for name, kind in formats.items() if kind == E3M2])
     return CostEntry(tokens=windows.size, divergence=found, e2m3_error=error)

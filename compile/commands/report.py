@@ -30,7 +30,7 @@ from mxspec.formats.manifest import (
     VocabularyEntry,
 )
 from mxspec.formats.weight_format import ELEMENTS, WEIGHT_FORMATS
-from mxspec.recipes.recipe import LESS_LOSS
+from mxspec.recipes.recipe import less_loss
 
 NOTICEABLE = 0.01  # cost in perplexity from which a better format is named
 LARGE = 0.05  # and from which the last line warns
@@ -98,7 +98,8 @@ def print_report(path: Path, manifest: Manifest, console: Console) -> None:
             console.print(line, highlight=False, soft_wrap=True)
 
     for name, entry in manifest.models.items():
-        console.print(_model_table(name, entry))
+        say(["", _model_title(name, entry)])
+        console.print(_model_table(entry))
         say(_model_lines(entry, manifest.models["target"].layers))
         if entry.budget is not None:
             console.print(budget_table(entry.budget))
@@ -223,7 +224,8 @@ def print_loss(target: ModelEntry, console: Console) -> None:
         said = "the target was rounded to nearest, and its loss was not measured (speccheck accuracy measures it)"
     else:
         return
-    console.print(f"warning: {said}: {LESS_LOSS}", style="bold yellow", highlight=False, soft_wrap=True)
+    ways = less_loss(target.format, "nearest" if target.rounding is None else target.rounding.method)
+    console.print(f"warning: {said}: {ways}", style="bold yellow", highlight=False, soft_wrap=True)
 
 
 def _rounding_lines(rounding: RoundingEntry) -> Iterator[str]:
@@ -256,17 +258,16 @@ def _cache_lines(entry: ModelEntry) -> Iterator[str]:
         )
 
 
-def _model_table(name: str, entry: ModelEntry) -> Table:
+def _model_title(name: str, entry: ModelEntry) -> str:
     lengths = ", ".join(map(str, entry.specializations))
     stored = entry.format + ("" if entry.activations == "int16" else f" with {entry.activations} activations")
+    return f"{name}: {entry.architecture}, {stored}, context {entry.context_length}, checked at {lengths}"
+
+
+def _model_table(entry: ModelEntry) -> Table:
     groups = group_tensors(entry.tensors)
     lossy = any(group.underflowed for group in groups)
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        title=f"{name}: {entry.architecture}, {stored}, context {entry.context_length}, checked at {lengths}",
-        title_justify="left",
-    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("tensors (MB)", overflow="fold", min_width=20)
     table.add_column("format")
     for column in ("count", "before", "after", "error", *(["to zero"] if lossy else [])):

@@ -26,11 +26,13 @@ class _CompileByDefault(Group):
     """Treats an argument that is not a command as the recipe to compile, or as an option of compile."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        known = not args or args[0] in self.commands or args[0] in self.get_help_option_names(ctx)
+        own = {*self.commands, *self.get_help_option_names(ctx), "--version"}
+        known = not args or args[0] in own
         return super().parse_args(ctx, args if known else ["compile", *args])
 
 
 @click.group(cls=_CompileByDefault, subcommand_metavar="RECIPE | CHECKPOINT | COMMAND [ARGS]...")
+@click.version_option(package_name="mxspec")
 def main() -> None:
     """Compile a RECIPE or a CHECKPOINT into a bundle, or inspect and export a bundle.
 
@@ -71,7 +73,7 @@ for command in (list_recipes, explain, inspect, emit):
     MODELS,
     "--draft",
     metavar="CHECKPOINT",
-    help="Draft: a folder, a hub id, or mtp, the target's own layer.  [default: the recipe's, or none]",
+    help="Draft: a folder, a GGUF file, a hub id, or mtp, the target's own layer.  [default: the recipe's, or none]",
 )
 @option(MODELS, "--with-baseline", is_flag=True, help="Also store the target in fp16, to compare with.")
 @recipe_options
@@ -103,7 +105,10 @@ def compile_recipe(
     json_output: bool,
     **options: Any,
 ) -> None:
-    """Compile RECIPE, a TOML file or the name of a shipped one, or CHECKPOINT, a folder or a hub id, into a bundle."""
+    """Compile RECIPE, a TOML file or the name of a shipped one, or CHECKPOINT, into a bundle.
+
+    CHECKPOINT is a folder, a GGUF file or a hub id.
+    """
     wanted = read_recipe(recipe, draft).with_changes(**recipe_changes(options))
     output = output or Path(f"{wanted.name}.bundle")
     with needs("compile", "compiling"):

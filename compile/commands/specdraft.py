@@ -16,6 +16,7 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.group(cls=Group)
+@click.version_option(package_name="mxspec")
 def main() -> None:
     """Make a draft for a target that has no small sibling.
 

@@ -66,6 +66,10 @@ class Command(click.Command):
             _fail("interrupted", EXIT_INTERRUPTED)
         sys.exit(result if isinstance(result, int) else 0)  # click returns the code of ctx.exit(): 0 for --help
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence, for a list of commands; click would cut it to one line."""
+        return super().get_short_help_str(len(self.help or ""))
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)

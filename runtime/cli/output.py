@@ -78,7 +78,8 @@ def check_path(option: str, path: Path, *suffixes: str) -> None:
     if not path.parent.is_dir():
         raise MxspecError(f"{option} {path}: the folder {path.parent} does not exist")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise MxspecError(f"{option} {path}: cannot be written")
+        reason = "it is a folder" if path.is_dir() else "Permission denied"
+        raise MxspecError(f"{option} {path}: cannot be written: {reason}")
 
 
 def write_file(option: str, path: Path, text: str) -> None:

@@ -50,6 +50,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """`mxspec.Engine` and its like, imported when first asked for: the compiler does without the runtime."""
     if name in _HOMES:

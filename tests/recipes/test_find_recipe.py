@@ -10,6 +10,7 @@ import pytest
 from mxspec.formats.errors import RecipeError
 from mxspec.recipes import find_recipe
 from mxspec.recipes.find_recipe import read_recipe, recipes_folder, shipped_config, shipped_recipes
+from mxspec.recipes.recipe import Rounding, less_loss
 
 PAIRS = {
     "bart-cnn", "codegen", "flan-t5", "gemma2", "gemma3", "gpt-oss-20b", "gpt2-xl", "llama2-chat", "llama3", "mimo",
@@ -75,6 +76,35 @@ def test_neither_a_recipe_nor_a_checkpoint(name: str, tmp_path: Path, monkeypatc
         read_recipe(name)
     assert "hub id" in str(caught.value)
     assert name != "deno" or "did you mean 'demo'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it does not begin as a GGUF file does"),
+        (b"\x96" * 99, "it does not begin as a GGUF file does"),
+        (b"version https://git-lfs.github.com/spec/v1", "it is a git-lfs pointer"),
+    ],
+)
+def test_a_damaged_gguf_file_is_not_read_as_a_recipe(tmp_path: Path, content: bytes, says: str) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    with pytest.raises(RecipeError, match=f"checkpoint .*model.gguf': {says}"):
+        read_recipe(str(file))
+
+
+@pytest.mark.parametrize(
+    ("format_name", "rounding", "says"),
+    [
+        ("mxfp6_e3m2", "gptq", "--target-format mxfp6_e2m3 or --calibrate TEXT or more --rounding-minutes, and least"),
+        ("mxfp6_e2m3", "nearest", "with --rounding gptq, and least with --target-format mxint8"),
+        ("mxint8", "scale", "less is lost with --rounding gptq"),
+    ],
+)
+def test_a_loss_is_answered_with_what_was_not_done_yet(format_name: str, rounding: Rounding, says: str) -> None:
+    advice = less_loss(format_name, rounding)
+    assert says in advice
+    assert format_name not in advice
 
 
 def test_a_recipe_file_that_is_not_there_is_never_looked_up_on_the_hub() -> None:

@@ -21,6 +21,10 @@ from mxspec.runtime.scheduling import chosen_settings, worker
 from mxspec.runtime.text import chat, tokenizer
 
 
+def test_public_names_are_listed() -> None:
+    assert {"Engine", "Token", "MxspecError"} <= set(dir(mxspec))
+
+
 def public_modules() -> set[ModuleType]:
     """Those that public names come from, and those that they call."""
     homes = {sys.modules[getattr(mxspec, name).__module__] for name in mxspec.__all__ if name != "__version__"}

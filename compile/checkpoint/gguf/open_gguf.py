@@ -196,8 +196,8 @@ def _notes(path: Path, tensors: Tensors) -> tuple[str, ...]:
     if not rounded:
         return ()
     return (
-        f"warning: {path} was rounded before, to {', '.join(rounded)}: its matrices are rounded a second time, and the "
-        "baseline is the file as it is",
+        f"warning: {path} was rounded before, to {', '.join(rounded)}: its matrices are rounded a second time, and a "
+        "baseline (--with-baseline) is the file as it is",
     )
 
 

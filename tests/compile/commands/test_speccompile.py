@@ -304,6 +304,11 @@ def test_bare_groups_show_their_help(args: list[str]) -> None:
     result = speccompile(*args)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "Commands:" in result.stdout
+    assert "..." not in result.stdout.partition("Commands:")[2]
+
+
+def test_the_version_is_shown() -> None:
+    assert ", version " in speccompile("--version").stdout
 
 
 @pytest.mark.parametrize(
@@ -325,13 +330,16 @@ def test_bare_groups_show_their_help(args: list[str]) -> None:
         (["explain"], "expected RECIPE|CHECKPOINT, or --all"),
         (["explain", "demo", "--all"], "expected RECIPE|CHECKPOINT, or --all"),
         (["list", "demo"], "demo"),
+        (["demo", "--budget", "5.2bpw", "--max-ratio", "1.01"], "`budget` and `max_ratio`, expected one of them"),
         (["inspect", "nowhere"], "no such directory"),
         (["emit", "standard", "nowhere"], "no such directory"),
         (["emit", "standard", "nowhere", "--shapes", "0"], "--shapes"),
     ],
 )
 def test_usage_errors(args: list[str], says: str) -> None:
-    assert says in failed(speccompile(*args))
+    line = failed(speccompile(*args))
+    assert says in line
+    assert "{" not in line
 
 
 @pytest.fixture
