@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from mxspec.evaluate.result import Value
-from mxspec.formats.manifest import ModelEntry, TensorEntry
+from mxspec.formats.manifest import ModelEntry
 from mxspec.formats.weight_format import FP16_TILES, WEIGHT_FORMATS, packed_shape
 
 SHOWN = 5  # tensors, by default, if the ratio is beyond --max-ratio
@@ -40,16 +41,11 @@ def rank_tensors(entry: ModelEntry, count: int) -> tuple[TensorError, ...]:
             sources=tensor.sources,
             format=tensor.format,
             error=error,
-            added_bytes=_fp16_bytes(tensor) - tensor.bytes,
+            added_bytes=math.prod(packed_shape(FP16_TILES, *tensor.shape)) - tensor.bytes,
             predicted_loss=losses.get(tensor.name if experts is None else experts.product_of(tensor.name)),
         )
         for error, tensor in worst
     )
-
-
-def _fp16_bytes(tensor: TensorEntry) -> int:
-    rows, width = packed_shape(FP16_TILES, *tensor.shape)
-    return rows * width
 
 
 def advise(entry: ModelEntry, worst: tuple[TensorError, ...]) -> tuple[str, ...]:

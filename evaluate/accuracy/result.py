@@ -93,7 +93,7 @@ class Accuracy(Figures, Result):
         yield "format", name_of(self)
         yield "rounded a second time, after", ", ".join(self.origins) or None
         lead = f" with {' '.join(self.windows_begin_with)} first" if self.windows_begin_with else ""
-        yield "tokens scored", f"{self.tokens:,} of {_count(self.documents, 'document')}"
+        yield "tokens scored", f"{self.tokens:,} of {self.documents:,} document{'' if self.documents == 1 else 's'}"
         yield "windows", f"{self.window:,} tokens{lead}, one every {self.stride:,} tokens"
         yield "files left out, not UTF-8", f"{self.skipped_files:,}" if self.skipped_files else None
         yield "perplexity, packed", _number(self.target_perplexity, 4)
@@ -146,10 +146,6 @@ def _tensor(each: TensorError) -> tuple[Cell, ...]:
 def name_of(each: Figures) -> str:
     """The format, with the type of the activations unless it is int16."""
     return each.format if each.activations == "int16" else f"{each.format}/{each.activations}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _number(value: float, digits: int) -> str:

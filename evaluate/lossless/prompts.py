@@ -33,12 +33,13 @@ def make_prompts(engine: Engine, text: str | None, count: int, seed: int) -> lis
     if len(known) < LONGEST:
         raise MxspecError(f"--text: got {len(known)} tokens, expected at least {LONGEST}: give a longer text")
     prompts: list[CheckPrompt] = []
-    start = list(engine.bundle.manifest.tokenizer.decoder_start)
+    start, bos = list(engine.bundle.manifest.tokenizer.decoder_start), engine.bundle.manifest.tokenizer.bos_token_id
+    first = [] if bos is None else [bos]
     for i in range(count):
         length = int(rng.integers(SHORTEST, longest + 1))
         piece = _piece(known, length, rng, whole=text is not None)
         if not encoded:
-            begin = prompts[-1].tokens[: len(prompts[-1].tokens) * 2 // 3] if i % 2 else _begin(engine)
+            begin = prompts[-1].tokens[: len(prompts[-1].tokens) * 2 // 3] if i % 2 else first
             prompts.append(CheckPrompt([*begin, *piece]))
         elif i % 2:
             prompts.append(CheckPrompt([*start, *piece[:SHORTEST]], prompts[-1].source))
@@ -52,11 +53,6 @@ def _own_tokens(engine: Engine) -> list[int]:
     entry = engine.bundle.manifest.tokenizer
     special = {token for token, added in engine.tokenizer.get_added_tokens_decoder().items() if added.special}
     return [token for token in range(entry.vocab_size) if token not in special | set(entry.eos_token_ids)]
-
-
-def _begin(engine: Engine) -> list[int]:
-    bos = engine.bundle.manifest.tokenizer.bos_token_id
-    return [] if bos is None else [bos]
 
 
 def _piece(known: Sequence[int], length: int, rng: np.random.Generator, *, whole: bool) -> list[int]:

@@ -22,7 +22,7 @@ from mxspec.evaluate.lossless.result import Equality
 from mxspec.evaluate.options import Progress
 from mxspec.evaluate.significance import Probs
 from mxspec.formats.errors import ContextLengthError, GenerationError
-from mxspec.formats.manifest import ModelEntry, ModelName
+from mxspec.formats.manifest import ModelName
 from mxspec.runtime.engine import Engine
 from mxspec.runtime.sampling.settings import Sampling
 from mxspec.runtime.sampling.shaper import NoTokenError
@@ -130,7 +130,8 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
     prompt = text.job.prompt
     tokens = [*prompt.tokens, *text.tokens]
     scored = None
-    if entry is not None and len(tokens) <= entry.context_length + 1 and _reads(entry, prompt):
+    short = entry is not None and (entry.encoder is None or len(prompt.source) <= entry.encoder.context_length)
+    if entry is not None and short and len(tokens) <= entry.context_length + 1:
         with suppress(ContextLengthError):  # of a draft that makes more tokens of a text than the target
             scored = engine.score(tokens[:-1], source=prompt.source or None, model=model)
     if scored is None:
@@ -146,8 +147,3 @@ def _expected(engine: Engine, text: Written, model: ModelName) -> Iterator[Probs
                 raise
             yield np.full(vocab, 1 / vocab)
         shaper.keep([token])
-
-
-def _reads(entry: ModelEntry, prompt: CheckPrompt) -> bool:
-    """Whether the source fits into the model's encoder, if it has one."""
-    return entry.encoder is None or len(prompt.source) <= entry.encoder.context_length

@@ -110,7 +110,8 @@ class TaskParity(Result):
         for task in self.tasks:
             for each in task.scores:
                 how = "greedy" if each.temperature == 0 else f"temperature {each.temperature:g}, {each.seeds} seeds"
-                intervals = map(_interval, (each.plain, each.speculating, each.difference))
+                scored = (each.plain, each.speculating, each.difference)
+                intervals = (f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]" for value in scored)
                 yield (task.name, how, task.metric, *intervals, each.p_value)
 
 
@@ -124,7 +125,3 @@ _WAYS = (
     Column("speedup"),
 )
 _SCORES = (*map(Column, ("task", "answers", "metric", "without", "with", "difference")), Column("p", ".3f"))
-
-
-def _interval(value: ScoreInterval) -> str:
-    return f"{value.mean:.4f} [{value.low:.4f}, {value.high:.4f}]"
