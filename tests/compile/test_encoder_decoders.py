@@ -33,7 +33,7 @@ from mxspec.recipes.recipe import Recipe, TargetRecipe
 Checkpoints = Callable[[str], tuple[Path, PreTrainedModel]]
 CONTEXT, SOURCE = 96, 64
 FORMATS = (("model.encoder.*", "mxfp6_e2m3"), ("*.self_attn.*", "mxfp4_e2m1"), ("*.encoder_attn.*", "mxint8"))
-MIXED = {"formats": FORMATS, "keep_fp16": ("*.fc2.weight",)}
+MIXED = {"format": "mxfp6_e3m2", "formats": FORMATS, "keep_fp16": ("*.fc2.weight",)}
 
 
 @dataclass(frozen=True)
