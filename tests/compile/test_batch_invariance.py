@@ -19,7 +19,6 @@ from mxspec.formats.manifest import ModelEntry
 from mxspec.runtime import ops
 from mxspec.runtime.models.part import Part
 from mxspec.runtime.models.session import Session
-from tests.compile.conftest import TINY
 
 SLOTS, TEXTS = 6, 4
 
@@ -56,6 +55,8 @@ def try_batches(session: Session, seed: int) -> None:
 @pytest.fixture(scope="module")
 def folders(written_graph: Callable[..., tuple[Path, ModelEntry]]) -> list[Path]:
     """Of graphs of every architecture, and of some with packed weights and half-precision caches."""
+    from tests.compile.conftest import TINY  # late: as a program, this file finds no package of tests
+
     kinds = [(name, "fp16_tiles", "float32") for name in TINY]
     kinds += [("llama", "mxfp6_e3m2", "float32"), ("qwen3", "mxfp6_e3m2", "float16"), ("gpt2", "fp16_tiles", "float16")]
     return [written_graph(*kind)[0] for kind in kinds]

@@ -60,7 +60,7 @@ def test_a_recipe_comes_from_a_file_a_folder_or_a_name(tmp_path: Path, monkeypat
     assert (of_folder.name, of_folder.target.checkpoint, of_folder.draft) == ("mymodel", "my model+", None)
     assert of_folder.local_folder("my model+") == tmp_path / "my model+"
     of_hub = read_recipe("org/Some.Model-7B", "org/small")
-    assert (of_hub.name, of_hub.target.format) == ("Some.Model-7B", "mxfp6_e3m2")
+    assert (of_hub.name, of_hub.target.format) == ("Some.Model-7B", "mxfp6_e2m3")
     assert of_hub.draft is not None
     assert (of_hub.draft.checkpoint, of_hub.draft.format) == ("org/small", "fp16_tiles")
     assert read_recipe("demo").name == "demo"

@@ -38,7 +38,7 @@ def refused(folder: Path, text: str) -> str:
 def test_values_and_defaults(tmp_path: Path) -> None:
     recipe = load(tmp_path, GOOD)
     assert (recipe.name, recipe.k_max, recipe.context_length) == ("pair", 6, None)
-    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e3m2", "fp16_tiles")
+    assert (recipe.target.format, recipe.draft.format) == ("mxfp6_e2m3", "fp16_tiles")
     assert recipe.target.keep_fp16 == ("lm_head.*",)
     assert recipe.draft.revision == "main"
 
@@ -108,10 +108,14 @@ def test_a_path_is_never_looked_up_on_the_hub(tmp_path: Path, checkpoint: str) -
         ('keep_fp16 = ["lm_head.*"]', 'activations = "int4"', "target.activations"),
         (
             'keep_fp16 = ["lm_head.*"]',
-            'activations = "int8"',
+            'format = "mxfp6_e3m2"\nactivations = "int8"',
             "target.activations: mxfp6_e3m2 takes int16 activations, and int8 ones need one of mxfp6_e2m3, mxfp4_e2m1",
         ),
-        ('revision = "main"', 'activations = "int8"', "draft.activations: fp16_tiles takes int16 activations"),
+        (
+            'revision = "main"',
+            'format = "fp16"\nactivations = "int8"',
+            "draft.activations: fp16_tiles takes int16 activations",
+        ),
         ('name = "pair"', 'name = "../pair"', "name"),
         ('name = "pair"', "", "key 'name' is missing"),
     ],
