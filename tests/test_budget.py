@@ -15,9 +15,9 @@ SHORT = 25  # lines; a shorter file is part of another one
 
 # name → what is there today; the aim is 44,000 lines in 420 files, 15 short ones, no name twice, 38,000 words
 BUDGET = {
-    "lines of the packages": 48_980,
-    "files of the packages": 420,
-    "short files of the packages": 13,
+    "lines of the packages": 45_600,
+    "files of the packages": 345,
+    "short files of the packages": 9,
     "class names defined twice": 0,
     "lines of the laboratory": 9_000,
     "words of README and documents": 35_200,
