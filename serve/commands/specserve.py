@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -216,7 +217,9 @@ def listen(host: str, port: int, limits: Limits) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
-        raise MxspecError(f"--host {host} --port {port}: cannot listen: {error.strerror or error}") from None
+        why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address
+        other = "; give another --port, such as 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        raise MxspecError(f"--host {host} --port {port}: cannot listen: {why}{other}") from None
     # Connections inherit all three. asyncio would set the first only if the socket named its protocol: without it, the
     # second piece of an answer waits up to 44 ms for the client to acknowledge the first (Nagle's algorithm). No more
     # than SEND_BYTES waits for a client that does not read, so that it is seen to stall, and the system drops what a

@@ -76,6 +76,17 @@ def test_who_can_reach_an_address() -> None:
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "example.com", "10.0.0.1")] == [False] * 4
 
 
+def test_a_port_in_use_is_one_line_with_advice() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(MxspecError) as caught:
+            listen("127.0.0.1", port, Limits())
+    assert str(caught.value) == (
+        f"--host 127.0.0.1 --port {port}: cannot listen: Address already in use; give another --port, such as 0 for a "
+        "free one"
+    )
+
+
 def test_an_answer_does_not_wait_for_the_packet_before_it() -> None:
     with listen("127.0.0.1", 0, Limits()) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
