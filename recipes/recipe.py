@@ -179,8 +179,8 @@ class Recipe(Strict):
     on as many of these tokens as two cores handle in `rounding_minutes`, but nearest if they handle fewer than 2,048
     and no text is given. The tokens are taken from the text file `calibrate`, at places that `seed` chooses; without
     one, the model writes them itself. A bundle's accuracy is measured if that takes at most a fifth of
-    `rounding_minutes`; 0 rounds to nearest and measures nothing. With `max_loss` it is measured in any case, and a
-    target that loses more per cent of its perplexity is refused.
+    `rounding_minutes`; 0 measures nothing, and rounds to nearest without a text. With `max_loss` it is measured in any
+    case, and a target that loses more per cent of its perplexity is refused.
 
     With `from_pickle`, weights that exist only as pickles are read by torch's weights-only loader. `about` and
     `verified` are for people: the purpose of the pair, and its tests. `ngram` and `suffix` are text files similar to

@@ -10,10 +10,10 @@ import torch
 from mxspec.recipes.recipe import Recipe
 
 A_MINUTE = 2.4e12
-"""Multiplications of a recipe's minute: what two cores with AVX2 do. A fixed number, so that no other work on a machine
+"""Multiplications of a recipe's minute, about what two cores do. A fixed number, so that no other work on a machine
 changes what a compile makes."""
 FEWEST_TOKENS = 2048
-"""Rounding on fewer is not worth its time; on so many, it still loses a quarter of what rounding to nearest does."""
+"""Fewer are not tried unasked. On 1,024 tokens of its own, SmolLM2 in E3M2 lost 7.1 %; to nearest it loses 21 %."""
 EFFICIENCY = 0.5
 """Rounding and reading take about twice as long as their multiplications in one large matrix product."""
 _SIZE = 768  # rows and columns of the product that is timed
